@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import logging
 import math
 import os
 import types
@@ -17,6 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Self
 
 from headrace.config.human import format_value, parse_boolean, parse_integer, parse_number
+from headrace.config.vllm_flags import judge_vllm_option
 from headrace.core.errors import ConfigError, unknown_name_message
 
 Source = Literal["default", "argument", "flag", "env", "file", "model", "machine"]
@@ -232,7 +234,16 @@ class Options:
 
     @classmethod
     def from_arguments(cls, **arguments: Any) -> Self:
-        """Keyword arguments, then the environment, then defaults."""
+        """Keyword arguments, then the environment, then defaults.
+
+        vLLM's names without a meaning here are dropped with a logged warning or refused (ConfigError).
+        """
+        names = {spec.name for spec in cls.specs()}
+        for name in [name for name in arguments if name not in names]:
+            warning = judge_vllm_option(name, arguments[name])
+            if warning is not None:
+                logging.getLogger("headrace").warning("%s", warning)
+                del arguments[name]
         return cls.resolve(arguments=arguments, environ=os.environ)
 
     def source(self, name: str) -> Source:
