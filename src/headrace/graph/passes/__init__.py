@@ -1,0 +1,1 @@
+"""Passes: pure functions from graph to graph (fuse) or from graph to memory layout (place)."""

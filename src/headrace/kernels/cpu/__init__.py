@@ -1,0 +1,1 @@
+"""Binding to the native module: plan calls as records, buffers as addresses."""

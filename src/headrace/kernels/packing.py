@@ -1,0 +1,98 @@
+"""Packing: from the mapped model file into the one resident copy of the weights."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace import _native
+from headrace.core.errors import ModelFileError, UnsupportedModelError
+from headrace.graph.ir import Graph, VectorSlot
+from headrace.graph.plan import PackedWeight, Plan
+from headrace.kernels.formats import PACKED_FORMAT_OF_SOURCE, SOURCE_NUMBERS, packed_bytes
+from headrace.weights.checkpoint import Checkpoint
+from headrace.weights.dequantize import dequantize
+
+
+def packed_formats(graph: Graph, checkpoint: Checkpoint) -> dict[str, str]:
+    """Logical matrix → packed format, from the types in the file. Raises UnsupportedModelError naming the tensor."""
+    formats = {}
+    for node in graph.nodes:
+        for part in node.weight.parts if node.weight else ():
+            tensor = checkpoint.tensor(part.logical)
+            source = tensor.element_type.label.lower()
+            if source not in PACKED_FORMAT_OF_SOURCE:
+                raise UnsupportedModelError(
+                    f"tensor {tensor.name!r} is stored as {tensor.element_type.label}; "
+                    f"headrace packs {', '.join(s.upper() for s in PACKED_FORMAT_OF_SOURCE)}"
+                )
+            formats[part.logical] = PACKED_FORMAT_OF_SOURCE[source]
+    return formats
+
+
+def pack_weights(
+    plan: Plan,
+    checkpoint: Checkpoint,
+    target: NDArray[np.uint8],
+    *,
+    num_threads: int,
+    progress: Callable[[int], None] | None = None,
+) -> None:
+    """Fill `target` (uint8 [plan.weights_bytes], zeroed) and drop each source page behind us.
+
+    progress: called with the packed bytes done so far. Raises ModelFileError when a tensor's shape is not the plan's
+    or a value cannot be represented.
+    """
+    for weight in plan.weights:
+        if isinstance(weight.slot, VectorSlot):
+            _pack_vector(weight, checkpoint, target)
+        else:
+            _pack_matrix(weight, checkpoint, target, num_threads)
+        if progress is not None:
+            progress(weight.offset_bytes + weight.size_bytes)
+
+
+def _pack_matrix(weight: PackedWeight, checkpoint: Checkpoint, target: NDArray[np.uint8], num_threads: int) -> None:
+    slot = weight.slot
+    if isinstance(slot, VectorSlot):
+        raise TypeError("a vector slot is not a matrix")
+    begin = weight.offset_bytes
+    if begin + packed_bytes(weight.format, slot.num_outputs, slot.num_inputs) > target.nbytes:
+        raise ValueError(f"{slot.name}: the weights buffer is too small")
+    for part in slot.parts:
+        tensor = checkpoint.tensor(part.logical)
+        _check_shape(tensor.name, tuple(tensor.shape), (part.num_outputs, slot.num_inputs))
+        source = SOURCE_NUMBERS[tensor.element_type.label.lower()]
+        raw = np.ascontiguousarray(tensor.raw)
+        done = _native.pack(
+            source,
+            raw.ctypes.data,
+            tensor.row_order,
+            part.num_outputs,
+            slot.num_inputs,
+            target.ctypes.data + begin,
+            part.first_block,
+            part.block_step,
+            num_threads,
+        )
+        if not done:
+            raise ModelFileError(f"tensor {tensor.name!r} holds a scale that no packed format represents exactly")
+        checkpoint.drop_pages(part.logical)
+
+
+def _pack_vector(weight: PackedWeight, checkpoint: Checkpoint, target: NDArray[np.uint8]) -> None:
+    out = target[weight.offset_bytes : weight.offset_bytes + weight.size_bytes].view(np.float32)
+    at = 0
+    for part in weight.slot.parts:
+        tensor = checkpoint.tensor(part.logical)
+        _check_shape(tensor.name, tuple(tensor.shape), (part.num_outputs,))
+        values = dequantize(tensor.element_type, tensor.raw, tensor.shape).reshape(-1)
+        out[at : at + part.num_outputs] = values if tensor.row_order is None else values[tensor.row_order]
+        at += part.num_outputs
+
+
+def _check_shape(name: str, found: tuple[int, ...], needed: tuple[int, ...]) -> None:
+    if found != needed:
+        raise ModelFileError(f"tensor {name!r} has shape {list(found)}, the configuration needs {list(needed)}")

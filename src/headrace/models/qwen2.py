@@ -1,0 +1,23 @@
+"""Qwen2 and Qwen2.5: a Llama decoder whose q, k and v projections have biases (Qwen2 technical report, 2024)."""
+
+from __future__ import annotations
+
+from headrace.config.model_config import ModelConfig
+from headrace.graph.builder import GraphBuilder
+from headrace.graph.ir import Graph
+from headrace.models.blocks import causal_attention, decoder_builder, head, qkv, swiglu
+
+
+def build(config: ModelConfig) -> Graph:
+    """The graph of a Qwen2 decoder with a sampling head."""
+    g: GraphBuilder = decoder_builder(config, bias=("q", "k", "v"))
+    eps = config.rms_norm_eps
+    x = g.inputs()
+    for layer in g.layers(config.num_layers):
+        h = g.rms_norm(x, layer.w("attn_norm"), eps)
+        q, k, v = qkv(g, config, h, layer)
+        x = x + causal_attention(g, config, q, k, v, layer)
+        h = g.rms_norm(x, layer.w("mlp_norm"), eps)
+        x = x + swiglu(g, config, h, layer)
+    head(g, config, x)
+    return g.build()

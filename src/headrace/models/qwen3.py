@@ -1,0 +1,26 @@
+"""Qwen3 (dense): a Llama decoder that normalises each head of q and k before rotating it (Qwen3 report, 2025)."""
+
+from __future__ import annotations
+
+from headrace.config.model_config import ModelConfig
+from headrace.graph.builder import GraphBuilder
+from headrace.graph.ir import Graph
+from headrace.models.blocks import causal_attention, decoder_builder, head, qkv, swiglu
+
+
+def build(config: ModelConfig) -> Graph:
+    """The graph of a dense Qwen3 decoder with a sampling head."""
+    bias = ("q", "k", "v") if config.attention_bias else ()
+    g: GraphBuilder = decoder_builder(config, bias=bias)
+    eps = config.rms_norm_eps
+    x = g.inputs()
+    for layer in g.layers(config.num_layers):
+        h = g.rms_norm(x, layer.w("attn_norm"), eps)
+        q, k, v = qkv(g, config, h, layer)
+        q = g.rms_norm(q, layer.w("q_norm"), eps, width=config.head_dim)
+        k = g.rms_norm(k, layer.w("k_norm"), eps, width=config.head_dim)
+        x = x + causal_attention(g, config, q, k, v, layer)
+        h = g.rms_norm(x, layer.w("mlp_norm"), eps)
+        x = x + swiglu(g, config, h, layer)
+    head(g, config, x)
+    return g.build()

@@ -1,0 +1,186 @@
+"""The memory plan: what is reserved for what, in bytes that add up to the budget."""
+
+from __future__ import annotations
+
+import resource
+from dataclasses import dataclass
+
+from headrace.cache.spec import LayerGroupSpec
+from headrace.config.engine import EngineConfig
+from headrace.config.human import format_bytes
+from headrace.config.machine import MemoryBudget
+from headrace.core.errors import CapacityError
+from headrace.core.stats import MemoryLine
+from headrace.graph.plan import Plan
+
+ROW_ELEMENT_BYTES = 4
+NULL_BLOCKS = 1
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryPlan:
+    """Reserved bytes by purpose. `num_blocks` of each layer group includes the null block."""
+
+    budget: MemoryBudget
+    max_model_len: int
+    weights_bytes: int
+    arena_bytes: int
+    tables_bytes: int
+    rows_bytes: int
+    process_bytes: int
+    specs: tuple[LayerGroupSpec, ...]
+    num_blocks: tuple[int, ...]
+
+    @property
+    def kv_bytes(self) -> tuple[int, ...]:
+        return tuple(n * s.bytes_per_block for n, s in zip(self.num_blocks, self.specs, strict=True))
+
+    @property
+    def kv_tokens(self) -> int:
+        """Tokens that the smallest layer group can hold."""
+        return min((n - NULL_BLOCKS) * s.block_size for n, s in zip(self.num_blocks, self.specs, strict=True))
+
+    @property
+    def total_bytes(self) -> int:
+        return _fixed(self) + sum(self.kv_bytes)
+
+    def lines(self, resident: dict[str, int] | None = None) -> list[MemoryLine]:
+        """The table. `resident`: region name → bytes in memory now; committed is what has been touched so far."""
+        seen = resident or {}
+        rows = [
+            ("weights", self.weights_bytes, "one packed copy"),
+            ("arena", self.arena_bytes, "activations and logits of the largest step"),
+            ("tables", self.tables_bytes, "rotary embedding, taps"),
+            ("rows", self.rows_bytes, "token ids, block tables, sampler state"),
+        ]
+        rows += [
+            (
+                f"kv {spec.kind}",
+                size,
+                f"{spec.bytes_per_token} bytes per token, {(n - NULL_BLOCKS) * spec.block_size} tokens",
+            )
+            for spec, size, n in zip(self.specs, self.kv_bytes, self.num_blocks, strict=True)
+        ]
+        rows.append(("process", self.process_bytes, "interpreter and libraries before loading"))
+        return [
+            MemoryLine(
+                name=name,
+                reserved_bytes=size,
+                committed_bytes=seen.get(name, 0 if resident else size),
+                resident_bytes=seen.get(name, 0),
+                note=note,
+            )
+            for name, size, note in rows
+        ]
+
+
+def plan_memory(
+    plan: Plan, config: EngineConfig, specs: tuple[LayerGroupSpec, ...], budget: MemoryBudget
+) -> MemoryPlan:
+    """Give the KV cache what the rest leaves of the budget, at most what max_num_seqs can use.
+
+    Raises CapacityError with the table, and with the largest max_model_len that does fit, when one sequence of
+    max_model_len tokens does not.
+    """
+    max_model_len = plan.limits["max_model_len"]
+    base = _without_kv(plan, config, specs, budget, max_model_len)
+    fixed = _fixed(base)
+    per_sequence = tuple(s.blocks_needed(max_model_len) for s in specs)
+    useful = tuple(n * config.max_num_seqs + NULL_BLOCKS for n in per_sequence)
+    wanted = sum(n * s.bytes_per_block for n, s in zip(useful, specs, strict=True))
+    granted = config.kv_cache_memory_bytes or max(0, budget.budget_bytes - fixed)
+    share = min(1.0, granted / wanted)
+    blocks = tuple(min(n, int(n * share)) for n in useful)
+    planned = _with_blocks(base, blocks)
+    short = any(n - NULL_BLOCKS < need for n, need in zip(blocks, per_sequence, strict=True))
+    if short or planned.total_bytes > budget.budget_bytes:
+        raise CapacityError(_refusal(planned, plan, config, specs, budget, per_sequence))
+    return planned
+
+
+def largest_max_model_len(
+    plan: Plan, config: EngineConfig, specs: tuple[LayerGroupSpec, ...], budget: MemoryBudget
+) -> int:
+    """The most tokens one sequence can have within the budget, computed back; 0 when not even a block fits."""
+
+    def fits(length: int) -> bool:
+        base = _without_kv(plan, config, specs, budget, length)
+        need = tuple(s.blocks_needed(length) + NULL_BLOCKS for s in specs)
+        kv = sum(n * s.bytes_per_block for n, s in zip(need, specs, strict=True))
+        if config.kv_cache_memory_bytes is not None and kv > config.kv_cache_memory_bytes:
+            return False
+        return _fixed(base) + kv <= budget.budget_bytes
+
+    low, high = 0, plan.limits["max_model_len"] // config.block_size
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if fits(middle * config.block_size) else (low, middle - 1)
+    return low * config.block_size
+
+
+def _without_kv(
+    plan: Plan, config: EngineConfig, specs: tuple[LayerGroupSpec, ...], budget: MemoryBudget, max_model_len: int
+) -> MemoryPlan:
+    scale = max_model_len / plan.limits["max_model_len"]
+    per_row = max_model_len + sum(s.blocks_needed(max_model_len) for s in specs)
+    return MemoryPlan(
+        budget=budget,
+        max_model_len=max_model_len,
+        weights_bytes=plan.weights_bytes,
+        arena_bytes=plan.arena_bytes,
+        tables_bytes=int(plan.constants_bytes * scale) + plan.taps_bytes,
+        rows_bytes=config.max_num_seqs * per_row * ROW_ELEMENT_BYTES,
+        process_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+        specs=specs,
+        num_blocks=tuple(0 for _ in specs),
+    )
+
+
+def _with_blocks(base: MemoryPlan, blocks: tuple[int, ...]) -> MemoryPlan:
+    values = {name: getattr(base, name) for name in MemoryPlan.__slots__}
+    return MemoryPlan(**{**values, "num_blocks": blocks})
+
+
+def _fixed(plan: MemoryPlan) -> int:
+    return plan.weights_bytes + plan.arena_bytes + plan.tables_bytes + plan.rows_bytes + plan.process_bytes
+
+
+def _refusal(
+    planned: MemoryPlan,
+    plan: Plan,
+    config: EngineConfig,
+    specs: tuple[LayerGroupSpec, ...],
+    budget: MemoryBudget,
+    per_sequence: tuple[int, ...],
+) -> str:
+    need = sum(n * s.bytes_per_block for n, s in zip(per_sequence, specs, strict=True))
+    length = largest_max_model_len(plan, config, specs, budget)
+    hint = (
+        f"--max-model-len {length} fits"
+        if length
+        else "not even one block fits; raise --memory-budget-bytes or lower --max-num-batched-tokens"
+    )
+    return "\n".join(
+        [
+            f"{planned.max_model_len} tokens of context do not fit the memory budget: {hint}",
+            memory_table(planned.lines()),
+            f"one sequence of {planned.max_model_len} tokens needs {format_bytes(need)} of KV cache;"
+            f" the budget is {format_bytes(budget.budget_bytes)} ({budget.source})",
+        ]
+    )
+
+
+def memory_table(lines: list[MemoryLine], *, resident: bool = False) -> str:
+    """The table as plain text: name, reserved (and resident) bytes, what it is for."""
+    width = max(len(line.name) for line in lines)
+    out = []
+    for line in lines:
+        cells = f"  {line.name:<{width}}  {format_bytes(line.reserved_bytes):>10}"
+        if resident:
+            cells += f"  {format_bytes(line.resident_bytes):>10}"
+        out.append(f"{cells}  {line.note}".rstrip())
+    total = f"  {'total':<{width}}  {format_bytes(sum(line.reserved_bytes for line in lines)):>10}"
+    if resident:
+        total += f"  {format_bytes(sum(line.resident_bytes for line in lines)):>10}"
+    head = f"  {'':<{width}}  {'reserved':>10}" + (f"  {'resident':>10}" if resident else "")
+    return "\n".join([head, *out, total])

@@ -1,0 +1,67 @@
+"""Region: an address range reserved once, committed by page on first use, given back without moving."""
+
+from __future__ import annotations
+
+import mmap
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+_NO_RESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000)
+
+
+class Region:
+    """Anonymous zeroed memory of `size_bytes` (rounded up to a page), 4 KiB aligned.
+
+    huge_pages asks for transparent huge pages. The address stays valid, and the same, until `close`.
+    """
+
+    def __init__(self, name: str, size_bytes: int, *, huge_pages: bool = False) -> None:
+        page = mmap.PAGESIZE
+        self.name = name
+        self.size_bytes = max(page, -(-size_bytes // page) * page)
+        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NO_RESERVE
+        self._map: mmap.mmap | None = mmap.mmap(-1, self.size_bytes, flags=flags)
+        if huge_pages and hasattr(mmap, "MADV_HUGEPAGE"):
+            self._map.madvise(mmap.MADV_HUGEPAGE)
+        self._array: NDArray[np.uint8] | None = np.frombuffer(self._map, np.uint8)
+        self.address: int = self._array.ctypes.data
+
+    def array(self, dtype: Any = np.uint8) -> NDArray[Any]:
+        """The whole region as a 1-D array. Raises ValueError after `close`."""
+        if self._array is None:
+            raise ValueError(f"region {self.name!r} is closed")
+        return cast(NDArray[Any], self._array.view(dtype))
+
+    def give_back(self) -> None:
+        """Return the pages to the system; the range stays reserved and reads as zeros."""
+        if self._map is not None:
+            self._map.madvise(mmap.MADV_DONTNEED)
+
+    def prefault(self) -> None:
+        """Touch every page now instead of on first use."""
+        self.array()[:: mmap.PAGESIZE] = 0
+
+    def close(self) -> None:
+        """Unmap. The caller must hold no views; a view that is still alive keeps the memory and is an error."""
+        self._array = None
+        if self._map is not None:
+            self._map.close()
+            self._map = None
+
+
+def resident_bytes(regions: list[Region]) -> dict[str, int]:
+    """Region → bytes in memory now, from the kernel's own account of this process (/proc/self/smaps)."""
+    out = {region.name: 0 for region in regions}
+    spans = sorted((r.address, r.address + r.size_bytes, r.name) for r in regions)
+    current: str | None = None
+    with open("/proc/self/smaps", encoding="ascii", errors="replace") as smaps:
+        for line in smaps:
+            head = line.split(" ", 1)[0]
+            if "-" in head and not head.endswith(":"):
+                begin = int(head.split("-")[0], 16)
+                current = next((name for low, high, name in spans if low <= begin < high), None)
+            elif current is not None and line.startswith("Rss:"):
+                out[current] += int(line.split()[1]) * 1024
+    return out
