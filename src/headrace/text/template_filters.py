@@ -1,0 +1,96 @@
+"""Filters whose result can be much larger than their input, checked against the render's budget."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable
+from itertools import islice
+from typing import Any
+
+from jinja2 import filters, pass_context
+from jinja2.runtime import Context
+
+from headrace.text.template_limits import MAX_VALUE_CHARS, Budget, LimitError, budget_of
+
+_MAX_INDENT = 16
+
+
+def replaced_length(text: str, old: str, new: str) -> int:
+    """Length of `text.replace(old, new)`, from above."""
+    return len(text) + text.count(old) * max(len(new) - len(old), 0)
+
+
+def checked_items(budget: Budget, values: Iterable[Any], separator_length: int) -> list[Any]:
+    """The items of `values`, after charging for their texts joined with a separator of that length."""
+    items = list(islice(values, MAX_VALUE_CHARS + 1))
+    budget.charge(len(items) * (separator_length + 1))
+    for item in items:
+        budget.charge_text(item)
+    return items
+
+
+@pass_context
+def _tojson(
+    context: Context,
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    """JSON as Hugging Face's templates expect it: no HTML escapes, non-ASCII as is."""
+    budget = budget_of(context)
+    if isinstance(indent, int) and indent > _MAX_INDENT:
+        raise LimitError(f"tojson takes an indent of at most {_MAX_INDENT}")
+    budget.charge_text(value)
+    encoder = json.JSONEncoder(ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+    pieces: list[str] = []
+    for piece in encoder.iterencode(value):
+        budget.charge(len(piece))
+        pieces.append(piece)
+    return "".join(pieces)
+
+
+@pass_context
+def _join(context: Context, value: Iterable[Any], d: str = "", attribute: str | int | None = None) -> str:
+    if attribute is not None:
+        value = map(filters.make_attrgetter(context.environment, attribute), value)
+    return str(d).join(map(str, checked_items(budget_of(context), value, len(str(d)))))
+
+
+@pass_context
+def _replace(context: Context, s: Any, old: str, new: str, count: int = -1) -> str:
+    text = _string(context, s)
+    budget_of(context).charge(replaced_length(text, str(old), str(new)))
+    return text.replace(str(old), str(new), count)
+
+
+@pass_context
+def _indent(context: Context, s: str, width: int | str = 4, first: bool = False, blank: bool = False) -> str:
+    text = str(s)
+    step = width if isinstance(width, int) else len(width)
+    budget_of(context).charge(len(text) + (text.count("\n") + 1) * max(step, 0))
+    return filters.do_indent(text, width, first, blank)
+
+
+@pass_context
+def _string(context: Context, value: Any) -> str:
+    budget_of(context).charge_text(value)
+    return value if isinstance(value, str) else str(value)
+
+
+@pass_context
+def _list(context: Context, value: Iterable[Any]) -> list[Any]:
+    items = list(islice(value, MAX_VALUE_CHARS + 1))
+    budget_of(context).charge(len(items))
+    return items
+
+
+CHECKED: dict[str, Callable[..., Any]] = {
+    "indent": _indent,
+    "join": _join,
+    "list": _list,
+    "replace": _replace,
+    "string": _string,
+    "tojson": _tojson,
+}
