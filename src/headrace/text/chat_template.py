@@ -147,7 +147,7 @@ class ChatTemplate:
         variables: Mapping[str, Any],
         deadline: float,
     ) -> str:
-        from headrace.text.template_limits import BUDGET, Budget, LimitError
+        from headrace.text.template_sandbox.limits import BUDGET, Budget, LimitError
 
         template = self._template
         if template is None:
@@ -181,7 +181,7 @@ class ChatTemplate:
         return "".join(pieces)
 
     def _compile(self) -> Template:
-        from headrace.text.template_sandbox import TemplateEnvironment
+        from headrace.text.template_sandbox.environment import TemplateEnvironment
 
         try:
             return TemplateEnvironment(self._now).from_string(self.source)

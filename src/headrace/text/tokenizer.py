@@ -48,7 +48,7 @@ class Tokenizer:
 
         Raises ModelFileError (naming the key) and UnsupportedModelError (unknown kind or pre-tokenizer).
         """
-        from headrace.text.gguf_tokenizer import build
+        from headrace.text.tokenizer_files.gguf import build
 
         return build(metadata)
 
@@ -58,7 +58,7 @@ class Tokenizer:
 
         Raises ModelFileError (missing or malformed file) and UnsupportedModelError (unknown decoder).
         """
-        from headrace.text.folder_tokenizer import build
+        from headrace.text.tokenizer_files.folder import build
 
         return build(Path(path))
 

@@ -21,8 +21,14 @@ from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.visitor import NodeTransformer
 
-from headrace.text import template_filters
-from headrace.text.template_limits import MAX_INTEGER_BITS, LimitError, bounded_range, budget_of, check_percent_format
+from headrace.text.template_sandbox import filters as checked
+from headrace.text.template_sandbox.limits import (
+    MAX_INTEGER_BITS,
+    LimitError,
+    bounded_range,
+    budget_of,
+    check_percent_format,
+)
 
 _FILTERS = (
     "abs", "attr", "capitalize", "count", "d", "default", "dictsort", "e", "escape", "first", "float", "groupby",
@@ -86,7 +92,7 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
             finalize=_charge_output,
             cache_size=0,
         )
-        self.filters = {name: self.filters[name] for name in _FILTERS} | template_filters.CHECKED
+        self.filters = {name: self.filters[name] for name in _FILTERS} | checked.CHECKED
         del self.globals["lipsum"]
         self.globals["range"] = bounded_range
         self.globals["raise_exception"] = _raise_exception
@@ -133,9 +139,9 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
                 width = max((a for a in (*args, *kwargs.values()) if isinstance(a, int)), default=0)
                 budget.charge(len(owner) * width if name == "expandtabs" else width)
             elif name == "join" and args:
-                args = (template_filters.checked_items(budget, args[0], len(owner)), *args[1:])
+                args = (checked.checked_items(budget, args[0], len(owner)), *args[1:])
             elif name == "replace" and len(args) >= 2:
-                budget.charge(template_filters.replaced_length(owner, args[0], args[1]))
+                budget.charge(checked.replaced_length(owner, args[0], args[1]))
             elif name == "translate":
                 raise SecurityError("str.translate is not allowed in a template")
         return super().call(__context, __obj, *args, **kwargs)

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from headrace.core.errors import ModelFileError, UnsupportedModelError
-from headrace.text.pre_tokenizers import find_split
 from headrace.text.tokenizer import Tokenizer
+from headrace.text.tokenizer_files.pre_tokenizers import find_split
 from headrace.text.vocabulary import SPACE_MARK, Scheme, Vocabulary
 
 if TYPE_CHECKING:

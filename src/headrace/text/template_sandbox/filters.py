@@ -10,7 +10,7 @@ from typing import Any
 from jinja2 import filters, pass_context
 from jinja2.runtime import Context
 
-from headrace.text.template_limits import MAX_VALUE_CHARS, Budget, LimitError, budget_of
+from headrace.text.template_sandbox.limits import MAX_VALUE_CHARS, Budget, LimitError, budget_of
 
 _MAX_INDENT = 16
 
