@@ -1,0 +1,60 @@
+"""What `headrace serve` prints when it is ready: what runs, where the memory goes, and a line to try it."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import socket
+
+from headrace.config.human import format_bytes
+from headrace.config.server import ServerConfig
+from headrace.core.stats import EngineInfo, MemoryLine
+from headrace.server.launch.address import url
+
+
+def text(info: EngineInfo, name: str, sock: socket.socket, config: ServerConfig) -> str:
+    """The whole banner."""
+    base = url(sock, config)
+    start_s = sum(info.startup_s.values())
+    lines = [
+        f"{name} ({info.architecture}, {info.max_model_len} tokens of context) is served at "
+        + (f"unix:{config.uds}" if config.uds is not None else base),
+        f"  {info.isa}, {info.num_threads} threads ({info.num_threads_source}); "
+        f"{info.kv_tokens} tokens of KV cache; the engine took {start_s:.2f} s to start",
+        "",
+        *memory_table(info.memory),
+        f"  budget {format_bytes(info.budget_bytes)} ({info.budget_source})",
+        "",
+        "Try it:",
+        "  " + curl(base, name, config.uds),
+        f"  API documentation: {base}/docs" if config.uds is None else "",
+    ]
+    return "\n".join(lines).rstrip()
+
+
+def memory_table(lines: list[MemoryLine]) -> list[str]:
+    """The memory table, a row per line and their sum."""
+    rows = [("memory", "reserved", "committed", "resident", "")]
+    sums = [0, 0, 0]
+    for line in lines:
+        sizes = (line.reserved_bytes, line.committed_bytes, line.resident_bytes)
+        sums = [total + size for total, size in zip(sums, sizes, strict=True)]
+        rows.append((line.name, *map(format_bytes, sizes), line.note))  # type: ignore[arg-type]
+    rows.append(("sum", *map(format_bytes, sums), ""))  # type: ignore[arg-type]
+    widths = [max(len(row[i]) for row in rows) for i in range(4)]
+    return [
+        f"  {row[0].ljust(widths[0])}  "
+        + "  ".join(cell.rjust(width) for cell, width in zip(row[1:4], widths[1:], strict=True))
+        + (f"  {row[4]}" if row[4] else "")
+        for row in rows
+    ]
+
+
+def curl(base: str, name: str, uds: str | None) -> str:
+    """A command to paste into a shell."""
+    body = {"model": name, "messages": [{"role": "user", "content": "What is a headrace?"}], "max_tokens": 64}
+    command = ["curl", "-s"]
+    if uds is not None:
+        command += ["--unix-socket", uds]
+    command += [f"{base}/v1/chat/completions", "-H", "Content-Type: application/json", "-d", json.dumps(body)]
+    return shlex.join(command)
