@@ -1,0 +1,86 @@
+// The executor: owns the threads, the row state and a plan, and runs one step per call.
+#pragma once
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "ops.h"
+
+namespace headrace {
+
+class Executor {
+  public:
+    // Throws std::invalid_argument for an ISA this CPU lacks or a thread count out of [1, 1024].
+    Executor(const std::string& isa, int num_threads);
+    ~Executor();
+
+    const char* isa() const { return kernels_.isa; }
+    int num_threads() const { return num_threads_; }
+    int64_t num_steps() const { return num_steps_.load(std::memory_order_relaxed); }
+
+    // `segment_starts`: the first call of each segment; a segment ends where the next one starts.
+    void load_plan(const uint8_t* calls, int64_t num_bytes, const std::vector<int64_t>& segment_starts);
+    // Allocates the rows and forgets what was in them.
+    void set_rows(const RowSizes& sizes);
+    void set_kv_group(int64_t index, const KvGroup& group);
+
+    void step(const int32_t* header, int64_t num_words);
+    // Calls [first, first + count). Call 0 begins the step and applies the header's writes; later slices continue it.
+    void run_calls(const int32_t* header, int64_t num_words, int64_t first, int64_t count);
+    void run_segment(const int32_t* header, int64_t num_words, int64_t segment);
+
+    std::shared_ptr<Rows> rows() const;
+    std::shared_ptr<Outputs> outputs() const;
+    std::shared_ptr<StepTokens> step_tokens() const;
+
+    std::pair<int64_t, int64_t> progress() const { return gates_.progress(); }
+    void raise_gate(int64_t gate, int64_t value);
+    void set_gate_timeout(double seconds);
+
+    void set_profile(bool on);
+    const std::vector<uint64_t>& call_times_ns() const { return call_times_ns_; }
+    int64_t num_calls() const { return static_cast<int64_t>(calls_.size()); }
+    int64_t num_segments() const { return static_cast<int64_t>(segment_bounds_.size()) - 1; }
+
+    void close();
+
+  private:
+    class Claim;  // holds the executor for one operation; a second caller gets an error
+    void require_rows() const;
+    void prepare();
+    void begin(const int32_t* header, int64_t num_words);
+    void check_continues(const int32_t* header, int64_t num_words);
+    void run(int64_t first, int64_t count);
+    void run_on_thread(int index);
+
+    const Kernels& kernels_;
+    const int num_threads_;
+    std::unique_ptr<ThreadPool> pool_;
+    std::atomic<bool> is_busy_{false};
+    std::atomic<int64_t> num_steps_{0};
+
+    std::vector<Call> calls_;
+    std::vector<int64_t> segment_bounds_{0, 0};
+    HeaderLimits limits_;
+    std::shared_ptr<Rows> rows_;
+    std::shared_ptr<Outputs> outputs_;
+    std::shared_ptr<StepTokens> step_tokens_;
+    std::unique_ptr<HeaderReader> reader_;
+    std::vector<int32_t> header_;  // own copy: the caller's array may change once the GIL is released
+    Gates gates_;
+    StepContext context_;
+    std::vector<ClaimCounter> counters_;
+    bool is_prepared_ = false, has_step_ = false, is_profiling_ = false;
+    int64_t run_first_ = 0, run_count_ = 0;
+    std::vector<uint64_t> call_times_ns_;
+};
+
+// A gate's counter did not reach its target in time; the step was left there.
+struct GateTimeout : std::runtime_error {
+    using std::runtime_error::runtime_error;
+};
+
+}  // namespace headrace

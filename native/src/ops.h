@@ -1,0 +1,71 @@
+// What each op of a plan does in a step: how its work is cut into units, which kernel computes them.
+#pragma once
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <vector>
+
+#include "gates.h"
+#include "kernels.h"
+#include "rows.h"
+#include "sampler.h"
+#include "step_header.h"
+#include "threads.h"
+
+namespace headrace {
+
+// Floats or bytes at a cache line's start, sized before the first step.
+class Buffer {
+  public:
+    void reserve(int64_t num_bytes) { bytes_.resize(std::max(bytes_.size(), static_cast<size_t>(num_bytes) + 64)); }
+    void* data() {
+        const auto address = reinterpret_cast<uintptr_t>(bytes_.data());
+        return bytes_.data() + (64 - address % 64) % 64;
+    }
+
+  private:
+    std::vector<uint8_t> bytes_;
+};
+
+struct ThreadScratch {
+    Buffer activations;  // prepared rows, when each thread prepares its own
+    Buffer attention;
+    std::vector<float*> out_rows;
+    SamplerScratch sampler;
+};
+
+// All that the calls of a step read and write.
+struct StepContext {
+    const Kernels* kernels = nullptr;
+    Rows* rows = nullptr;
+    Outputs* outputs = nullptr;
+    StepTokens* step = nullptr;
+    Gates* gates = nullptr;
+    std::vector<KvGroup> groups;
+    Buffer activations;                  // prepared rows shared by all threads
+    std::vector<Candidate> slice_best;   // [max_logits_rows, slices]
+    std::vector<ThreadScratch> threads;
+    StepHeader header;
+    std::chrono::nanoseconds gate_timeout{std::chrono::seconds(60)};
+    int64_t timed_out_gate = -1;
+};
+
+constexpr int64_t MAX_PHASES_PER_CALL = 2;
+// Up to so many values it is cheaper that every thread prepares all rows than to share them and wait.
+constexpr int64_t OWN_PREPARE_VALUES = 8192;
+
+inline int64_t activation_stride(const Kernels& kernels, const Call& c) {
+    return (kernels.act_bytes(static_cast<Format>(c.dim[2]), c.dim[1]) + 63) / 64 * 64;
+}
+
+// Throws std::invalid_argument when the call's numbers make no sense. `index` is for the message.
+void check_call(const Call& call, int64_t index);
+// The same against the KV memory that the call reaches into.
+void check_call_memory(const Call& call, int64_t index, const std::vector<KvGroup>& groups);
+// Grows the context's scratch to what the call may need for `sizes`.
+void reserve_scratch(const Call& call, const RowSizes& sizes, StepContext& context);
+
+// Runs one call on one thread of the team. Returns whether a barrier must follow before the next call.
+bool run_call(StepContext& context, const Call& call, Team& team);
+
+}  // namespace headrace

@@ -1,0 +1,134 @@
+"""The native module: kernels, thread pool, plan executor, sampler (native/)."""
+
+from collections.abc import Sequence
+from typing import TypedDict
+
+import numpy as np
+from numpy.typing import NDArray
+
+PLAN_VERSION: int
+HEADER_VERSION: int
+MAX_GATES: int
+
+def available_isas() -> list[str]:
+    """Kernel levels that this CPU runs, best first."""
+
+class GateTimeout(TimeoutError):
+    """A gate's counter did not reach the header's target in time; the step was abandoned half-way."""
+
+class Outputs(TypedDict):
+    """Views of the last step's R logits rows and K top logprobs, overwritten by the next step."""
+
+    token_ids: NDArray[np.int32]
+    """[R] the sampled id, or the scored one."""
+    logprobs: NDArray[np.float32]
+    """[R] of the raw logits; NaN where not asked for."""
+    ranks: NDArray[np.int32]
+    """[R] from 1; 0 where not asked for."""
+    top_ids: NDArray[np.int32]
+    """[R, K] likeliest first, -1 past those asked for."""
+    top_logprobs: NDArray[np.float32]
+    """[R, K] NaN past those asked for."""
+
+class Executor:
+    """Runs a plan's calls over rows. One thread at a time may call it; a second one gets RuntimeError."""
+
+    def __init__(self, isa: str, num_threads: int) -> None:
+        """isa: a name of available_isas(), "" for the best. num_threads includes the caller. Raises ValueError."""
+    @property
+    def isa(self) -> str: ...
+    @property
+    def num_threads(self) -> int: ...
+    @property
+    def num_steps(self) -> int:
+        """Steps completed since the executor was made."""
+    @property
+    def num_calls(self) -> int: ...
+    @property
+    def num_segments(self) -> int: ...
+    def load_plan(
+        self, calls: bytes | bytearray | memoryview | NDArray[np.void], segment_starts: Sequence[int]
+    ) -> None:
+        """Take over Call records (native/include/plan.h) and forget all rows. Raises ValueError for calls that make no sense.
+
+        segment_starts: the first call of each segment, ascending from 0.
+        """
+    def set_rows(
+        self,
+        max_num_seqs: int,
+        max_model_len: int,
+        max_tokens: int,
+        max_logits_rows: int,
+        max_top_logprobs: int,
+        num_groups: int,
+        max_blocks_per_row: Sequence[int],
+    ) -> None:
+        """Allocate row state and outputs; forgets the KV groups. Raises ValueError."""
+    def set_kv_group(
+        self,
+        index: int,
+        base_addr: int,
+        num_blocks: int,
+        block_size: int,
+        block_stride: int,
+        layer_stride: int,
+        head_stride: int,
+        v_offset: int,
+    ) -> None:
+        """Give a layer group its float32 memory; strides count elements. Empties its block tables. Raises ValueError."""
+    def step(self, header: NDArray[np.int32]) -> None:
+        """Run the whole plan for one step header, without the GIL.
+
+        Raises ValueError for a malformed header, before anything is changed, and GateTimeout.
+        """
+    def run_calls(self, header: NDArray[np.int32], first_call: int, num_calls: int) -> None:
+        """Run a slice of the plan. Call 0 begins the step (header writes included); later slices repeat its header."""
+    def run_segment(self, header: NDArray[np.int32], segment: int) -> None:
+        """`run_calls` for one segment."""
+    def outputs(self) -> Outputs: ...
+    def row_tokens(self, row: int) -> NDArray[np.int32]:
+        """View of the row's token ids, [max_model_len]; the first row_length(row) are known."""
+    def row_length(self, row: int) -> int:
+        """How many of the row's tokens are known, sampled ones included."""
+    def row_table(self, group: int, row: int) -> NDArray[np.int32]:
+        """View of the row's block table in a layer group, [num_blocks of the row]."""
+    @property
+    def token_rows(self) -> NDArray[np.int32]:
+        """The row of each token of the last step, [T]; -1 is padding."""
+    @property
+    def token_positions(self) -> NDArray[np.int32]:
+        """The position of each token of the last step, [T]."""
+    @property
+    def logits_tokens(self) -> NDArray[np.int32]:
+        """The token index of each logits row of the last step, [R]."""
+    def progress(self) -> tuple[int, int]:
+        """(step id, gate) passed last; gate -1 when the step is over; (-1, -1) before the first. Any thread may ask."""
+    def raise_gate(self, gate: int, value: int) -> None:
+        """Raise a gate's counter; it never falls. Any thread may call it, also during a step."""
+    def set_gate_timeout(self, seconds: float) -> None:
+        """How long a waiting gate waits; 60 s unless set."""
+    def profile(self, on: bool) -> None:
+        """Start (from zero) or stop adding up the time of each call."""
+    def call_times_ns(self) -> list[int]:
+        """Accumulated wall time of each call, barrier included, as seen by the calling thread."""
+    def close(self) -> None:
+        """End the threads and drop plan and rows; views stay readable. Idempotent."""
+
+def pack(
+    source: int,
+    src_addr: int,
+    row_order: NDArray[np.int64] | None,
+    num_rows: int,
+    k: int,
+    dst_addr: int,
+    first_block: int,
+    block_step: int,
+    num_threads: int,
+) -> bool:
+    """Pack a matrix (headrace::Source elements) into column blocks; False when a value cannot be kept without loss."""
+
+def packed_bytes(format: int, n: int, k: int) -> int:
+    """Size of an [n, k] matrix in a packed format (headrace::Format)."""
+
+def rope_table(inv_freq: NDArray[np.float64], max_len: int, factor: float) -> NDArray[np.float32]:
+    """cos and sin of position * inv_freq, both times factor: [max_len, len(inv_freq), 2]."""
