@@ -23,7 +23,16 @@ class BlockOwner:
     num_cached_tokens: tokens that were found in the cache at allocation; they need not be computed.
     """
 
-    __slots__ = ("_num_announced", "capacity", "chain", "is_released", "num_cached_tokens", "num_committed", "tables")
+    __slots__ = (
+        "_announced_capacity",
+        "_unchanged",
+        "capacity",
+        "chain",
+        "is_released",
+        "num_cached_tokens",
+        "num_committed",
+        "tables",
+    )
 
     def __init__(self, chain: PrefixChain, tables: tuple[list[int], ...], num_cached_tokens: int) -> None:
         self.chain = chain
@@ -33,10 +42,14 @@ class BlockOwner:
         self.num_committed = num_cached_tokens
         """Leading tokens whose blocks have been offered to the prefix index."""
         self.is_released = False
-        self._num_announced = [0] * len(tables)
+        self._announced_capacity = 0
+        self._unchanged = TableGrowth(tuple(0 for _ in tables), tuple([] for _ in tables))
 
     def take_growth(self) -> TableGrowth:
         """The table entries appended since the last call: what the row's tables must be told before a step."""
-        start = tuple(self._num_announced)
-        self._num_announced = [len(table) for table in self.tables]
+        if self.capacity == self._announced_capacity:  # nothing new, as in most decode steps
+            return self._unchanged
+        start = self._unchanged.start
+        self._announced_capacity = self.capacity
+        self._unchanged = TableGrowth(tuple(len(table) for table in self.tables), tuple([] for _ in self.tables))
         return TableGrowth(start, tuple(table[begin:] for table, begin in zip(self.tables, start, strict=True)))

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
 
 from headrace.core.errors import ConfigError
-
-GroupKind = Literal["full", "sliding", "state", "latent"]
 
 BLOCK_TOKENS_MULTIPLE = 16
 """K is tiled by 16 tokens for the ISA's dot product, so a block is a whole number of tiles."""
@@ -30,7 +27,7 @@ class LayerGroupSpec:
     Raises ConfigError for a kind without an implementation or a size out of range.
     """
 
-    kind: GroupKind = "full"
+    kind: str = "full"
     num_layers: int
     num_kv_heads: int
     head_dim: int

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import Literal
 
 from headrace.core.errors import ConfigError
 
-SchedulingPolicy = Literal["fcfs", "priority"]
+POLICIES = ("fcfs", "priority")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,12 +21,13 @@ class SchedulerLimits:
     """Tokens of one sequence, prompt and output together."""
     max_logits_rows: int
     """Logits rows of one step: sampled tokens and prompt logprobs together."""
-    policy: SchedulingPolicy = "fcfs"
+    policy: str = "fcfs"
+    """fcfs: by arrival. priority: the lowest number first, and it takes rows and blocks from higher ones."""
 
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
             if isinstance(value, int) and value < 1:
                 raise ConfigError(f"{field.name} must be at least 1, got {value}", param=field.name)
-        if self.policy not in ("fcfs", "priority"):
-            raise ConfigError(f"policy must be 'fcfs' or 'priority', got {self.policy!r}", param="policy")
+        if self.policy not in POLICIES:
+            raise ConfigError(f"policy must be one of {', '.join(POLICIES)}, got {self.policy!r}", param="policy")

@@ -161,9 +161,10 @@ class Scheduler:
         for state in list(self._running):
             if state.phase is not Phase.RUNNING:
                 break  # preempted for one before it, and so is everything behind it
-            if state.num_to_compute > 1:
+            num_to_compute = state.num_to_compute
+            if num_to_compute > 1:
                 prefills.append(state)
-            elif state.num_to_compute == 1 and step.has_budget and self._make_room(state, step):
+            elif num_to_compute == 1 and step.has_budget and self._make_room(state, step):
                 self._add(state, step)
         for state in prefills:
             self._add(state, step)
