@@ -34,7 +34,8 @@ def dequantize(element_type: ElementType, raw: Bytes, shape: Sequence[int]) -> F
     elif element_type is ElementType.BF16:
         values = (flat.view("<u2").astype(np.uint32) << 16).view(np.float32)
     elif element_type in _BLOCKS:
-        values = _BLOCKS[element_type](flat.reshape(-1, element_type.group_bytes))
+        with np.errstate(invalid="ignore", over="ignore"):  # an infinite scale is the file's, not a fault of ours
+            values = _BLOCKS[element_type](flat.reshape(-1, element_type.group_bytes))
     else:
         raise UnsupportedModelError(unsupported_type_message(element_type))
     return values.reshape(tuple(shape))

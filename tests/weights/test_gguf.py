@@ -1,0 +1,314 @@
+"""The GGUF reader reads what the gguf package writes, and names what is wrong with everything else."""
+
+from __future__ import annotations
+
+import struct
+import tracemalloc
+from collections.abc import Callable
+from pathlib import Path
+
+import gguf
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from headrace.core.errors import ModelFileError, UnsupportedModelError
+from headrace.weights.elements import GGML_TYPES, ElementType
+from headrace.weights.gguf import GGUFFile
+from tests.weights.gguf_bytes import ARRAY, BOOL, F32, STRING, U8, U32, U64, File, Tensor, array, key, text
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A file with every kind of value and several tensor types, as the gguf package writes it."""
+    path = tmp_path_factory.mktemp("gguf") / "small.gguf"
+    writer = gguf.GGUFWriter(path, "llama")
+    writer.add_uint8("a.u8", 200)
+    writer.add_int8("a.i8", -3)
+    writer.add_uint16("a.u16", 65535)
+    writer.add_int16("a.i16", -32768)
+    writer.add_uint32("a.u32", 1 << 31)
+    writer.add_int32("a.i32", -5)
+    writer.add_uint64("a.u64", 1 << 63)
+    writer.add_int64("a.i64", -(1 << 62))
+    writer.add_float32("a.f32", 0.5)
+    writer.add_float64("a.f64", 0.1)
+    writer.add_bool("a.yes", True)
+    writer.add_bool("a.no", False)
+    writer.add_string("a.text", "häd räce")
+    writer.add_array("a.strings", ["", "x", "日本"])
+    writer.add_array("a.ints", [1, -2, 3])
+    writer.add_array("a.floats", [0.25, 0.5])
+    rng = np.random.default_rng(0)
+    for name, kind in (
+        ("m.q4_0", "Q4_0"),
+        ("m.q4_1", "Q4_1"),
+        ("m.q8_0", "Q8_0"),
+        ("m.f16", "F16"),
+        ("m.bf16", "BF16"),
+    ):
+        kind_id = gguf.GGMLQuantizationType[kind]
+        weights = rng.standard_normal((3, 64)).astype(np.float32)
+        writer.add_tensor(name, gguf.quantize(weights, kind_id), raw_dtype=kind_id)
+    writer.add_tensor("v.f32", rng.standard_normal(5).astype(np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+def load(folder: Path, content: bytes | File) -> GGUFFile:
+    path = folder / "made.gguf"
+    path.write_bytes(content if isinstance(content, bytes) else content.build())
+    return GGUFFile(path)
+
+
+def test_metadata_and_tensors_equal_the_gguf_packages_reading(small: Path) -> None:
+    ours, theirs = GGUFFile(small), gguf.GGUFReader(small)
+    for name, value in theirs.fields.items():
+        if not name.startswith("GGUF."):
+            mine = ours.metadata[name]
+            assert (mine.tolist() if isinstance(mine, np.ndarray) else mine) == value.contents(), name
+    assert set(ours.tensors) == {t.name for t in theirs.tensors}
+    for tensor in theirs.tensors:
+        info = ours.tensors[tensor.name]
+        assert info.dtype.label == tensor.tensor_type.name
+        assert info.shape == tuple(reversed([int(n) for n in tensor.shape]))
+        assert info.offset == tensor.data_offset
+        assert ours.raw(tensor.name).tobytes() == tensor.data.tobytes()
+
+
+def test_type_table_equals_the_gguf_packages() -> None:
+    sizes = {int(kind): (kind.name, *size) for kind, size in gguf.GGML_QUANT_SIZES.items()}
+    assert {i: t.value for i, t in GGML_TYPES.items()} == sizes
+
+
+def test_values_have_their_python_types(small: Path) -> None:
+    metadata = GGUFFile(small).metadata
+    assert metadata["a.yes"] is True
+    assert metadata["a.no"] is False
+    assert type(metadata["a.u64"]) is int and metadata["a.u64"] == 1 << 63
+    assert metadata["a.strings"] == ["", "x", "日本"]
+
+
+def test_a_file_cut_anywhere_names_what_was_being_read(small: Path, tmp_path: Path) -> None:
+    content = small.read_bytes()
+    end_offset = GGUFFile(small).end_offset  # behind it there is only padding, which may be missing
+    assert set(content[end_offset:]) <= {0}
+    for length in range(end_offset):
+        with pytest.raises(ModelFileError, match=r"truncated|claims|empty|bytes"):
+            load(tmp_path, content[:length])
+
+
+HOSTILE: list[tuple[str, File, type[Exception], str]] = [
+    ("key count 2^63", File(num_keys=1 << 63), ModelFileError, "header: claims 9223372036854775808 metadata keys"),
+    ("tensor count 2^63", File(num_tensors=1 << 63), ModelFileError, "claims 9223372036854775808 tensors"),
+    ("count past the file", File(num_keys=50), ModelFileError, "claims 50 metadata keys"),
+    ("key longer than the file", File([text("k", 1 << 40)]), ModelFileError, "metadata key 1 of 1: a string of"),
+    ("key of 2^64-1 bytes", File([text("k", (1 << 64) - 1)]), ModelFileError, "a string of 18446744073709551615"),
+    ("string longer than the file", File([key("k", STRING, text("v", 1 << 50))]), ModelFileError, "metadata key 'k'"),
+    ("value type 99", File([key("k", 99, b"\0" * 8)]), ModelFileError, "metadata key 'k': unknown value type 99"),
+    ("array of 2^63", File([key("k", ARRAY, array(U8, 1 << 63, b""))]), ModelFileError, "'k': claims 92233"),
+    ("array of wider elements", File([key("k", ARRAY, array(U64, 8, b"\0" * 32))]), ModelFileError, "8 elements of 8"),
+    ("strings 2^62", File([key("k", ARRAY, array(STRING, 1 << 62, b""))]), ModelFileError, "'k': claims 46116"),
+    (
+        "long string in an array",
+        File([key("k", ARRAY, array(STRING, 2, text("ok") + text("v", 1 << 33) + b"\0" * 32))]),
+        ModelFileError,
+        "'k': string 1 of 2 has 8589934592 bytes",
+    ),
+    (
+        "string of 2^64-1 in an array",
+        File([key("k", ARRAY, array(STRING, 1, text("v", (1 << 64) - 1)))]),
+        ModelFileError,
+        "'k': string 0 of 1",
+    ),
+    ("bad UTF-8", File([key("k", STRING, text(b"\xff\xfe"))]), ModelFileError, "metadata key 'k': .* not UTF-8"),
+    ("bad UTF-8 in an array", File([key("k", ARRAY, array(STRING, 1, text(b"\xff")))]), ModelFileError, "is not UTF-8"),
+    ("array of arrays", File([key("k", ARRAY, array(ARRAY, 1, b"\0" * 16))]), UnsupportedModelError, "'k': arrays of"),
+    ("array of type 77", File([key("k", ARRAY, array(77, 1, b"\0" * 16))]), ModelFileError, "element type 77"),
+    ("key twice", File([key("k", U32, 1), key("k", U32, 2)]), ModelFileError, "metadata key 'k': appears twice"),
+    ("alignment 0", File([key("general.alignment", U32, 0)]), ModelFileError, "'general.alignment': must be a power"),
+    ("alignment 3", File([key("general.alignment", U32, 3)]), ModelFileError, "'general.alignment': must be a power"),
+    ("alignment 2^31", File([key("general.alignment", U32, 1 << 31)]), ModelFileError, "'general.alignment'"),
+    ("alignment a text", File([key("general.alignment", STRING, "32")]), ModelFileError, "'general.alignment'"),
+    ("alignment a bool", File([key("general.alignment", BOOL, 1)]), ModelFileError, "'general.alignment'"),
+    ("alignment a float", File([key("general.alignment", F32, 32.0)]), ModelFileError, "'general.alignment'"),
+    ("offset past the end", File([], [Tensor("t", [8], offset=4096)], bytes(32)), ModelFileError, "'t': truncated"),
+    (
+        "offset 2^64-32",
+        File([], [Tensor("t", [8], offset=(1 << 64) - 32)], bytes(32)),
+        ModelFileError,
+        "'t': truncated",
+    ),
+    ("offset not aligned", File([], [Tensor("t", [1], offset=4)], bytes(32)), ModelFileError, "'t': offset 4 is not"),
+    (
+        "overlap",
+        File([], [Tensor("a", [16]), Tensor("b", [8], offset=32)], bytes(64)),
+        ModelFileError,
+        "tensor 'b': overlaps tensor 'a'",
+    ),
+    ("same place", File([], [Tensor("a", [8]), Tensor("b", [8])], bytes(32)), ModelFileError, "overlaps tensor"),
+    (
+        "tensor twice",
+        File([], [Tensor("a", [8]), Tensor("a", [8], offset=32)], bytes(64)),
+        ModelFileError,
+        "'a': appears",
+    ),
+    ("no dimensions", File([], [Tensor("t", [])], bytes(64)), ModelFileError, "'t': has 0 dimensions"),
+    ("nine dimensions", File([], [Tensor("t", [1] * 9)], bytes(64)), ModelFileError, "'t': has 9 dimensions"),
+    ("empty dimension", File([], [Tensor("t", [8, 0])], bytes(64)), ModelFileError, "impossible shape"),
+    ("product past 2^64", File([], [Tensor("t", [1 << 33, 1 << 33])], bytes(64)), ModelFileError, "impossible shape"),
+    ("huge but lawful", File([], [Tensor("t", [1 << 30, 1 << 30])], bytes(64)), ModelFileError, "'t': truncated"),
+    ("split group", File([], [Tensor("t", [33], type_id=2)], bytes(64)), ModelFileError, "Q4_0's group of 32"),
+    (
+        "type 4 (removed)",
+        File([], [Tensor("t", [32], type_id=4)], bytes(64)),
+        UnsupportedModelError,
+        "'t' has the unknown",
+    ),
+    (
+        "type 2^31",
+        File([], [Tensor("t", [32], type_id=1 << 31)], bytes(64)),
+        UnsupportedModelError,
+        "type id 2147483648",
+    ),
+    ("version 1", File(version=1), UnsupportedModelError, "GGUF version 1"),
+    ("version 4", File(version=4), UnsupportedModelError, "GGUF version 4"),
+    ("big-endian", File(version=3 << 24), UnsupportedModelError, "big-endian"),
+    ("another magic", File(magic=b"GGML"), ModelFileError, "not a GGUF file"),
+]
+
+
+@pytest.mark.parametrize(("file", "error", "message"), [h[1:] for h in HOSTILE], ids=[h[0] for h in HOSTILE])
+def test_hostile_files_are_refused_by_name(tmp_path: Path, file: File, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message) as raised:
+        load(tmp_path, file)
+    assert type(raised.value) is error
+    assert "made.gguf" in str(raised.value)
+
+
+def test_hostile_counts_allocate_nothing(tmp_path: Path) -> None:
+    padding = key("padding", ARRAY, array(U8, 1 << 20, bytes(1 << 20)))
+    for file in (
+        File([padding, key("k", ARRAY, array(STRING, 1 << 40, b""))]),
+        File([padding, key("k", ARRAY, array(U64, 1 << 40, b""))]),
+        File([padding, key("k", STRING, text("v", 1 << 40))]),
+        File([padding], [Tensor("t", [1 << 40])]),
+        File([padding], num_tensors=1 << 40),
+    ):
+        tracemalloc.start()
+        try:
+            with pytest.raises(ModelFileError):
+                load(tmp_path, file)
+            assert tracemalloc.get_traced_memory()[1] < 4 << 20
+        finally:
+            tracemalloc.stop()
+
+
+def test_arrays_keep_any_nonzero_byte_as_true(tmp_path: Path) -> None:
+    file = load(tmp_path, File([key("k", ARRAY, array(BOOL, 3, b"\0\x01\x07")), key("one", BOOL, b"\x07")]))
+    assert file.metadata["k"].tolist() == [False, True, True]
+    assert file.metadata["one"] is True
+
+
+def test_small_alignments_and_unsorted_tensors_are_read(tmp_path: Path) -> None:
+    tensors = [Tensor("b", [2], offset=8), Tensor("a", [2], offset=0)]
+    file = File([key("general.alignment", U32, 8)], tensors, struct.pack("<4f", 1, 2, 3, 4), alignment=8)
+    read = load(tmp_path, file)
+    assert read.raw("a").view(np.float32).tolist() == [1, 2]
+    assert read.raw("b").view(np.float32).tolist() == [3, 4]
+    assert read.tensors["a"].dtype is ElementType.F32
+
+
+FOREIGN = {
+    "Git LFS pointer": b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n",
+    "HTML page": b"<!doctype html><html></html>",
+    "empty": b"",
+}
+
+
+@pytest.mark.parametrize("what", FOREIGN)
+def test_what_is_no_model_file_is_called_by_its_name(tmp_path: Path, what: str) -> None:
+    with pytest.raises(ModelFileError, match=what):
+        load(tmp_path, FOREIGN[what])
+
+
+def test_missing_files_folders_and_devices_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ModelFileError, match="No such file"):
+        GGUFFile(tmp_path / "absent.gguf")
+    with pytest.raises(ModelFileError, match="not a regular file"):
+        GGUFFile(tmp_path)
+    with pytest.raises(ModelFileError, match="not a regular file"):
+        GGUFFile(Path("/dev/zero"))
+
+
+@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_mutated_files_are_read_or_refused_and_nothing_else(small: Path, tmp_path: Path, data: st.DataObject) -> None:
+    content = bytearray(small.read_bytes())
+    for _ in range(data.draw(st.integers(1, 6))):
+        at = data.draw(st.integers(0, len(content) - 1))
+        patch = data.draw(
+            st.one_of(
+                st.binary(min_size=1, max_size=9),
+                st.sampled_from(
+                    [struct.pack("<Q", n) for n in (0, 1, 1 << 31, 1 << 32, 1 << 62, 1 << 63, (1 << 64) - 1)]
+                ),
+            )
+        )
+        content[at : at + len(patch)] = patch
+    if data.draw(st.booleans()):
+        del content[data.draw(st.integers(0, len(content) - 1)) :]
+    read_or_refuse(tmp_path, bytes(content))
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(content=st.binary(max_size=400))
+@example(b"GGUF")
+@example(b"GGUF\x03\0\0\0")
+def test_random_bytes_behind_the_magic_are_read_or_refused(tmp_path: Path, content: bytes) -> None:
+    read_or_refuse(tmp_path, b"GGUF\x03\0\0\0" + content)
+
+
+def read_or_refuse(folder: Path, content: bytes) -> None:
+    try:
+        file = load(folder, content)
+    except (ModelFileError, UnsupportedModelError):
+        return
+    for name, info in file.tensors.items():
+        assert file.raw(name).nbytes == info.nbytes
+
+
+def test_the_demo_file_is_read_whole(smollm2_path: Path) -> None:
+    file = GGUFFile(smollm2_path)
+    assert (len(file.metadata), len(file.tensors)) == (33, 272)
+    assert len(file.metadata["tokenizer.ggml.tokens"]) == 49152
+    assert file.metadata["tokenizer.ggml.merges"][:2] == ["Ġ t", "Ġ a"]
+    assert file.end_offset == file.file.size_bytes
+
+
+def test_pages_can_be_dropped_and_read_again(small: Path) -> None:
+    file = GGUFFile(small)
+    before = {name: file.raw(name).tobytes() for name in file.tensors}
+    for info in file.tensors.values():
+        file.file.drop_pages(info.offset, info.nbytes)
+    file.file.drop_pages(0, file.file.size_bytes)
+    assert {name: file.raw(name).tobytes() for name in file.tensors} == before
+
+
+def test_views_outlive_the_closing_of_a_file(small: Path) -> None:
+    file = GGUFFile(small)
+    view = file.raw("v.f32")
+    before = view.tobytes()
+    file.file.close()
+    assert view.tobytes() == before
+
+
+def test_reading_is_unchanged_by_the_writer_of_tiny_models(tiny_gguf: Callable[..., Path]) -> None:
+    file = GGUFFile(tiny_gguf("qwen2", "Q8_0"))
+    assert file.metadata["general.architecture"] == "qwen2"
+    assert isinstance(file.metadata["tokenizer.ggml.token_type"], np.ndarray)
+    assert file.metadata["tokenizer.ggml.token_type"].dtype == np.dtype("<i4")
