@@ -1,27 +1,28 @@
-"""Packed weight formats and their numbers in native/include/plan.h."""
+"""The arithmetic that each packed weight format fixes, and the numbers of the packer's sources."""
 
 from __future__ import annotations
 
-FORMAT_NUMBERS = {"q4": 0, "q8": 1, "f16": 2, "bf16": 3, "f32": 4}
-SOURCE_NUMBERS = {"q4_0": 0, "q4_1": 1, "q8_0": 2, "f16": 3, "bf16": 4, "f32": 5}
-PACKED_FORMAT_OF_SOURCE = {"q4_0": "q4", "q4_1": "q4", "q8_0": "q8", "f16": "f16", "bf16": "bf16", "f32": "f32"}
-"""The packed format that holds a source's values without loss."""
+from headrace.weights.elements import ElementType
+from headrace.weights.packed import GROUP, PackedFormat
 
-GROUP = 32
-LANES = 16
-_BLOCK_BYTES = {"q4": (GROUP, 320), "q8": (GROUP, 544), "f16": (1, 32), "bf16": (1, 32), "f32": (1, 64)}
+SOURCE_NUMBERS = {
+    ElementType.Q4_0: 0,
+    ElementType.Q4_1: 1,
+    ElementType.Q8_0: 2,
+    ElementType.F16: 3,
+    ElementType.BF16: 4,
+    ElementType.F32: 5,
+}
+"""`Source` in native/include/kernels.h."""
+
+INTEGER_FORMATS = frozenset({PackedFormat.Q4, PackedFormat.Q8})
+"""Formats whose matmul quantises the activations."""
 
 ARITHMETIC = {
-    "q4": {"class": "int8·group", "group": GROUP, "chains": 1, "minimum": "after scale"},
-    "q8": {"class": "int8·group", "group": GROUP, "chains": 1},
-    "f16": {"class": "f32", "chains": 1},
-    "bf16": {"class": "f32", "chains": 1},
-    "f32": {"class": "f32", "chains": 1},
+    PackedFormat.Q4: {"class": "int8·group", "group": GROUP, "chains": 1, "minimum": "after scale"},
+    PackedFormat.Q8: {"class": "int8·group", "group": GROUP, "chains": 1},
+    PackedFormat.F16: {"class": "f32", "chains": 1},
+    PackedFormat.BF16: {"class": "f32", "chains": 1},
+    PackedFormat.F32: {"class": "f32", "chains": 1},
 }
-"""The arithmetic class that each format fixes (NUMERICS.md, Linear)."""
-
-
-def packed_bytes(packed_format: str, num_outputs: int, num_inputs: int) -> int:
-    """Bytes of a packed matrix: ceil(num_outputs / 16) column blocks over num_inputs."""
-    group, block_bytes = _BLOCK_BYTES[packed_format]
-    return -(-num_outputs // LANES) * (num_inputs // group) * block_bytes
+"""The arithmetic class of each format (NUMERICS: Linear)."""

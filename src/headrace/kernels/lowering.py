@@ -9,8 +9,9 @@ from typing import Any
 from headrace.graph.ir import Graph, Node, Rows, VectorSlot, View, WeightSlot
 from headrace.graph.passes.place import ELEMENT_BYTES, Placement, place
 from headrace.graph.plan import BufferRef, Constant, PackedWeight, Plan, PlanCall
-from headrace.kernels.formats import ARITHMETIC, FORMAT_NUMBERS, packed_bytes
+from headrace.kernels.formats import ARITHMETIC
 from headrace.kernels.table import ATTENTION_NUMERICS, OP_TABLE
+from headrace.weights.packed import PackedFormat, packed_nbytes
 
 ALIGNMENT_BYTES = 64
 LINEAR_RESIDUAL, LINEAR_SILU_MUL, LINEAR_LOGITS_ROWS = 1, 2, 4
@@ -53,7 +54,7 @@ class _Lowering:
             fmt, size = "f32", slot.width * ELEMENT_BYTES
         else:
             fmt = self.formats[slot.parts[0].logical]
-            size = packed_bytes(fmt, slot.num_outputs, slot.num_inputs)
+            size = packed_nbytes(PackedFormat[fmt.upper()], slot.num_outputs, slot.num_inputs)
         packed = PackedWeight(slot, fmt, self.weights_bytes, size)
         self.weights[slot.name] = packed
         self.weights_bytes += _align(size)
@@ -79,11 +80,13 @@ def lower(
     limits: Limits,
     rotary_dim: int,
     isa: str,
+    reference_ops: frozenset[str] = frozenset(),
 ) -> Plan:
     """Compile a graph.
 
     formats: logical matrix → packed format. isa: the native level the plan will run on, or "reference" for the
-    NumPy faces. Raises UnsupportedModelError through the op rules when a node cannot be run.
+    NumPy faces. reference_ops: ops that run their reference face although they have a native one.
+    Raises UnsupportedModelError through the op rules when a node cannot be run.
     """
     rows: dict[Rows, int] = {"tokens": limits.max_num_batched_tokens, "logits": limits.max_logits_rows}
     rope_bytes = limits.max_model_len * rotary_dim * ELEMENT_BYTES
@@ -91,7 +94,8 @@ def lower(
     segment, calls = "forward", []
     for node in graph.nodes:
         entry = OP_TABLE[node.op]
-        face = "cpu" if entry.native and isa != "reference" else "reference"
+        native = entry.native and isa != "reference" and node.op not in reference_ops
+        face = "cpu" if native else "reference"
         call = _LOWER[node.op](low, node)
         if node.op == "gate":
             segment = {"forward": "logits", "mask": "sample"}.get(node.attrs["name"], segment)
@@ -128,7 +132,7 @@ def _embed(low: _Lowering, node: Node) -> dict[str, Any]:
     packed = low.slot(slot)
     return _operands(
         (low.weight_ref(slot), low.ref(out), BufferRef("overlay", 0)),
-        (slot.num_outputs, slot.num_inputs, FORMAT_NUMBERS[packed.format]),
+        (slot.num_outputs, slot.num_inputs, PackedFormat[packed.format.upper()].value),
         numerics={"format": packed.format},
         traffic_bytes=packed.size_bytes // slot.num_outputs,
     )
@@ -139,7 +143,11 @@ def _linear(low: _Lowering, node: Node) -> dict[str, Any]:
     packed = low.slot(slot)
     flags = LINEAR_RESIDUAL * bool(node.attrs.get("residual")) | LINEAR_SILU_MUL * bool(node.attrs.get("silu_mul"))
     flags |= LINEAR_LOGITS_ROWS * bool(node.attrs.get("logits_rows"))
-    numerics = {**ARITHMETIC[packed.format], "format": packed.format, "k_segments": node.attrs["k_segments"]}
+    numerics = {
+        **ARITHMETIC[PackedFormat[packed.format.upper()]],
+        "format": packed.format,
+        "k_segments": node.attrs["k_segments"],
+    }
     if "norm" in node.vectors:
         numerics["norm"] = OP_TABLE["rms_norm"].numerics
     return _operands(
@@ -153,7 +161,7 @@ def _linear(low: _Lowering, node: Node) -> dict[str, Any]:
         (
             slot.num_outputs,
             slot.num_inputs,
-            FORMAT_NUMBERS[packed.format],
+            PackedFormat[packed.format.upper()].value,
             low.stride(x),
             low.stride(out),
             node.attrs["k_segments"],

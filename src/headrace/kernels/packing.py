@@ -11,9 +11,9 @@ from headrace import _native
 from headrace.core.errors import ModelFileError, UnsupportedModelError
 from headrace.graph.ir import Graph, VectorSlot
 from headrace.graph.plan import PackedWeight, Plan
-from headrace.kernels.formats import PACKED_FORMAT_OF_SOURCE, SOURCE_NUMBERS, packed_bytes
+from headrace.kernels.formats import SOURCE_NUMBERS
 from headrace.weights.checkpoint import Checkpoint
-from headrace.weights.dequantize import dequantize
+from headrace.weights.packed import PACKED_FORMATS, PackedFormat, packed_nbytes
 
 
 def packed_formats(graph: Graph, checkpoint: Checkpoint) -> dict[str, str]:
@@ -22,13 +22,12 @@ def packed_formats(graph: Graph, checkpoint: Checkpoint) -> dict[str, str]:
     for node in graph.nodes:
         for part in node.weight.parts if node.weight else ():
             tensor = checkpoint.tensor(part.logical)
-            source = tensor.element_type.label.lower()
-            if source not in PACKED_FORMAT_OF_SOURCE:
+            if tensor.element_type not in PACKED_FORMATS:
                 raise UnsupportedModelError(
                     f"tensor {tensor.name!r} is stored as {tensor.element_type.label}; "
-                    f"headrace packs {', '.join(s.upper() for s in PACKED_FORMAT_OF_SOURCE)}"
+                    f"headrace packs {', '.join(t.label for t in PACKED_FORMATS)}"
                 )
-            formats[part.logical] = PACKED_FORMAT_OF_SOURCE[source]
+            formats[part.logical] = PACKED_FORMATS[tensor.element_type].name.lower()
     return formats
 
 
@@ -59,12 +58,12 @@ def _pack_matrix(weight: PackedWeight, checkpoint: Checkpoint, target: NDArray[n
     if isinstance(slot, VectorSlot):
         raise TypeError("a vector slot is not a matrix")
     begin = weight.offset_bytes
-    if begin + packed_bytes(weight.format, slot.num_outputs, slot.num_inputs) > target.nbytes:
+    if begin + packed_nbytes(PackedFormat[weight.format.upper()], slot.num_outputs, slot.num_inputs) > target.nbytes:
         raise ValueError(f"{slot.name}: the weights buffer is too small")
     for part in slot.parts:
         tensor = checkpoint.tensor(part.logical)
         _check_shape(tensor.name, tuple(tensor.shape), (part.num_outputs, slot.num_inputs))
-        source = SOURCE_NUMBERS[tensor.element_type.label.lower()]
+        source = SOURCE_NUMBERS[tensor.element_type]
         raw = np.ascontiguousarray(tensor.raw)
         done = _native.pack(
             source,
@@ -88,8 +87,7 @@ def _pack_vector(weight: PackedWeight, checkpoint: Checkpoint, target: NDArray[n
     for part in weight.slot.parts:
         tensor = checkpoint.tensor(part.logical)
         _check_shape(tensor.name, tuple(tensor.shape), (part.num_outputs,))
-        values = dequantize(tensor.element_type, tensor.raw, tensor.shape).reshape(-1)
-        out[at : at + part.num_outputs] = values if tensor.row_order is None else values[tensor.row_order]
+        out[at : at + part.num_outputs] = tensor.dequantize()
         at += part.num_outputs
 
 

@@ -50,8 +50,17 @@ def resolve_max_model_len(config: EngineConfig, model: ModelConfig) -> int:
     return config.max_model_len
 
 
-def plan_model(config: EngineConfig, checkpoint: Checkpoint, *, fused: bool = True) -> PlannedModel:
-    """Compile the plan of an open checkpoint. `fused=False` keeps one call per op, for comparison."""
+def plan_model(
+    config: EngineConfig,
+    checkpoint: Checkpoint,
+    *,
+    fused: bool = True,
+    reference_ops: frozenset[str] = frozenset(),
+) -> PlannedModel:
+    """Compile the plan of an open checkpoint.
+
+    For comparison: `fused=False` keeps one call per op, `reference_ops` run on their NumPy faces.
+    """
     model = checkpoint.config
     max_model_len = resolve_max_model_len(config, model)
     graph = build_graph(model)
@@ -71,6 +80,7 @@ def plan_model(config: EngineConfig, checkpoint: Checkpoint, *, fused: bool = Tr
         limits=limits,
         rotary_dim=model.head_dim,
         isa=choose_isa(config),
+        reference_ops=reference_ops,
     )
     return PlannedModel(checkpoint, model, max_model_len, plan)
 

@@ -11,13 +11,13 @@ from numpy.typing import NDArray
 from headrace.cache.spec import LayerGroupSpec
 from headrace.graph.ir import VectorSlot, WeightSlot
 from headrace.graph.plan import BufferRef, PackedWeight, Plan, PlanCall
+from headrace.kernels.formats import INTEGER_FORMATS
 from headrace.kernels.lowering import LINEAR_LOGITS_ROWS, LINEAR_RESIDUAL, LINEAR_SILU_MUL
 from headrace.kernels.reference import attention as attention_faces
 from headrace.kernels.reference import dense
-from headrace.weights.packed import unpack
+from headrace.weights.packed import PackedFormat, unpack
 
 F32 = NDArray[np.float32]
-INTEGER_FORMATS = ("q4", "q8")
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +89,7 @@ class ReferenceFaces:
         if isinstance(packed.slot, VectorSlot):
             return raw.view(np.float32).copy()
         slot: WeightSlot = packed.slot
-        return unpack(packed.format, raw, slot.num_outputs, slot.num_inputs)
+        return unpack(PackedFormat[packed.format.upper()], raw, slot.num_outputs, slot.num_inputs)
 
     def _vector(self, ref: BufferRef | None) -> F32 | None:
         return None if ref is None else self._weight(ref)[0]
@@ -111,7 +111,7 @@ class ReferenceFaces:
         if norm is not None:
             x = dense.rms_norm(x, norm, call.scalars[0])
         weight, fmt = self._weight(call.refs[2])
-        integer = fmt in INTEGER_FORMATS
+        integer = PackedFormat[fmt.upper()] in INTEGER_FORMATS
         if call.flags & LINEAR_SILU_MUL:
             gate, up = (dense.linear(x, w, integer=integer) for w in dense.split_gate_up(weight))
             result, width = dense.silu_mul(gate, up), num_outputs // 2
