@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Callable
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from headrace.config.engine import EngineConfig
 from headrace.core.params import SamplingParams
-from headrace.core.stats import EngineInfo
+
+if TYPE_CHECKING:
+    from headrace.core.stats import EngineInfo
 
 
 @dataclass(slots=True)
@@ -33,6 +34,8 @@ class Session:
     """A context manager around AsyncLLM. Ctrl-C during `ask` aborts that request and raises KeyboardInterrupt."""
 
     def __init__(self, config: EngineConfig) -> None:
+        import asyncio
+
         from headrace.engine.async_llm import AsyncLLM
 
         self._runner = asyncio.Runner()

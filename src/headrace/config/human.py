@@ -8,7 +8,7 @@ from typing import Any
 # As in vLLM: a small letter is decimal, a capital one binary (1k = 1000, 1K = 1024).
 _DECIMAL = {"k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 _BINARY = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
-_INTEGER = re.compile(r"([+-]?\d+(?:\.\d+)?)\s*(?:([kmgtKMGT])(iB|B)?|B)?")
+_INTEGER = re.compile(r"([+-]?\d+(?:\.\d+)?)\s*(?:([kmgtKMGT])(iB|B)?|B)?", re.ASCII)
 _YES = ("true", "yes", "on", "1")
 _NO = ("false", "no", "off", "0")
 

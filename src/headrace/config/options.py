@@ -236,9 +236,12 @@ class Options:
     def from_arguments(cls, **arguments: Any) -> Self:
         """Keyword arguments, then the environment, then defaults.
 
-        vLLM's names without a meaning here are dropped with a logged warning or refused (ConfigError).
+        An option's name is its field's or its flag's (in underscores). vLLM's names without a meaning here are dropped
+        with a logged warning or refused (ConfigError).
         """
-        names = {spec.name for spec in cls.specs()}
+        by_flag = {spec.flag[2:].replace("-", "_"): spec.name for spec in cls.specs()}
+        arguments = {by_flag.get(name, name): value for name, value in arguments.items()}
+        names = set(by_flag.values())
         for name in [name for name in arguments if name not in names]:
             warning = judge_vllm_option(name, arguments[name])
             if warning is not None:
