@@ -23,6 +23,14 @@ def kv_of(previous: int, position: int, token: int) -> int:
     return hash((previous, position, token))
 
 
+def history_of(token_ids: Iterable[int]) -> tuple[int, ...]:
+    """The KV of every position of a sequence."""
+    history: list[int] = []
+    for position, token in enumerate(token_ids):
+        history.append(kv_of(history[-1] if history else 0, position, token))
+    return tuple(history)
+
+
 def next_token(request: EngineRequest, history: tuple[int, ...]) -> int:
     return hash((history, request.seed, request.sample_index)) % VOCAB_SIZE
 
@@ -151,16 +159,12 @@ def expected(request: EngineRequest, max_model_len: int) -> Output:
     """The output of `request` by itself: no cache, no batch, no scheduler."""
     output = Output()
     tokens = list(request.prompt_token_ids)
-    history: list[int] = []
+    if request.prompt_logprobs is not None:
+        history = history_of(tokens)
+        output.prompt_logprobs = [logprob_of(tokens[end], history[:end]) for end in range(1, len(tokens))]
+    output.finish_reason = "length" if request.max_tokens == 0 else None
     while output.finish_reason is None:
-        for position in range(len(history), len(tokens)):
-            history.append(kv_of(history[-1] if history else 0, position, tokens[position]))
-            if request.prompt_logprobs is not None and position + 1 < len(request.prompt_token_ids):
-                output.prompt_logprobs.append(logprob_of(tokens[position + 1], tuple(history)))
-        if request.max_tokens == 0:
-            output.finish_reason = "length"
-            break
-        token = next_token(request, tuple(history))
+        token = next_token(request, history_of(tokens))
         tokens.append(token)
         output.token_ids.append(token)
         if token in request.stop_token_ids:

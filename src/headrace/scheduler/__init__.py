@@ -6,6 +6,7 @@ Imports core, config, cache and observe; never NumPy or a tensor library.
 """
 
 from headrace.scheduler.limits import SchedulerLimits
-from headrace.scheduler.scheduler import Scheduler, SchedulerStats
+from headrace.scheduler.scheduler import Scheduler
+from headrace.scheduler.stats import SchedulerStats
 
 __all__ = ["Scheduler", "SchedulerLimits", "SchedulerStats"]

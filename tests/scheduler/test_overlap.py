@@ -1,0 +1,60 @@
+"""The scheduler's side of the overlapped loop: step N + 1 is scheduled before the results of step N are known."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.scheduler.mock_model import expected, make_engine, request
+
+
+@pytest.mark.parametrize("lag", [1, 2])
+def test_scheduling_ahead_gives_the_same_outputs(lag: int) -> None:
+    engine = make_engine(num_blocks=11, max_num_seqs=4, lag=lag)
+    requests = [request(f"r{n}", [n, *range(40)], max_tokens=25, stop_token_ids=[3] * (n % 2)) for n in range(12)]
+    for each in requests:
+        engine.add(each)
+    engine.run()
+    assert engine.scheduler.stats.num_preemptions > 0
+    for each in requests:
+        alone = expected(each, 256)
+        assert engine.outputs[each.request_id].token_ids == alone.token_ids
+        assert engine.outputs[each.request_id].finish_reason == alone.finish_reason
+
+
+def test_no_step_is_scheduled_beyond_max_tokens() -> None:
+    engine = make_engine(lag=2)
+    engine.add(request("a", range(10), max_tokens=3))
+    engine.run()
+    assert sum(len(s.entries) for s in engine.schedules) == 3
+
+
+def test_row_and_blocks_stay_until_the_last_step_that_names_them_has_completed() -> None:
+    engine = make_engine(num_blocks=4, max_num_seqs=1)
+    scheduler = engine.scheduler
+    engine.add(request("a", range(60), max_tokens=3))
+    first = scheduler.schedule()
+    second = scheduler.schedule()
+    scheduler.abort("a")
+    scheduler.check_integrity()
+    assert scheduler.cache.num_free_blocks == 0
+    engine.add(request("b", range(5), max_tokens=1))
+    assert scheduler.schedule().entries == []
+    assert scheduler.update(first, engine.model.execute(first)) == []
+    assert scheduler.cache.num_free_blocks == 0
+    assert scheduler.update(second, engine.model.execute(second)) == []
+    assert scheduler.cache.num_free_blocks == 4
+    engine.run()
+    assert engine.outputs["b"].finish_reason == "length"
+
+
+def test_a_token_sampled_for_a_request_that_was_preempted_meanwhile_is_kept() -> None:
+    engine = make_engine(max_num_seqs=1, policy="priority", lag=1)
+    low = request("low", range(10), max_tokens=5, priority=1)
+    engine.add(low)
+    engine.step()
+    engine.add(request("urgent", range(20, 30), max_tokens=2, priority=0))
+    schedule = engine.step()
+    assert schedule.preempted == ["low"]
+    assert len(engine.outputs["low"].token_ids) == 1
+    engine.run()
+    assert engine.outputs["low"].token_ids == expected(low, 256).token_ids
