@@ -10,59 +10,12 @@ from pathlib import Path
 import gguf
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, example, given, settings
-from hypothesis import strategies as st
 
 from headrace.core.errors import ModelFileError, UnsupportedModelError
 from headrace.weights.elements import GGML_TYPES, ElementType
 from headrace.weights.gguf import GGUFFile
+from tests.weights.conftest import load_gguf
 from tests.weights.gguf_bytes import ARRAY, BOOL, F32, STRING, U8, U32, U64, File, Tensor, array, key, text
-
-
-@pytest.fixture(scope="module")
-def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A file with every kind of value and several tensor types, as the gguf package writes it."""
-    path = tmp_path_factory.mktemp("gguf") / "small.gguf"
-    writer = gguf.GGUFWriter(path, "llama")
-    writer.add_uint8("a.u8", 200)
-    writer.add_int8("a.i8", -3)
-    writer.add_uint16("a.u16", 65535)
-    writer.add_int16("a.i16", -32768)
-    writer.add_uint32("a.u32", 1 << 31)
-    writer.add_int32("a.i32", -5)
-    writer.add_uint64("a.u64", 1 << 63)
-    writer.add_int64("a.i64", -(1 << 62))
-    writer.add_float32("a.f32", 0.5)
-    writer.add_float64("a.f64", 0.1)
-    writer.add_bool("a.yes", True)
-    writer.add_bool("a.no", False)
-    writer.add_string("a.text", "häd räce")
-    writer.add_array("a.strings", ["", "x", "日本"])
-    writer.add_array("a.ints", [1, -2, 3])
-    writer.add_array("a.floats", [0.25, 0.5])
-    rng = np.random.default_rng(0)
-    for name, kind in (
-        ("m.q4_0", "Q4_0"),
-        ("m.q4_1", "Q4_1"),
-        ("m.q8_0", "Q8_0"),
-        ("m.f16", "F16"),
-        ("m.bf16", "BF16"),
-    ):
-        kind_id = gguf.GGMLQuantizationType[kind]
-        weights = rng.standard_normal((3, 64)).astype(np.float32)
-        writer.add_tensor(name, gguf.quantize(weights, kind_id), raw_dtype=kind_id)
-    writer.add_tensor("v.f32", rng.standard_normal(5).astype(np.float32))
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    return path
-
-
-def load(folder: Path, content: bytes | File) -> GGUFFile:
-    path = folder / "made.gguf"
-    path.write_bytes(content if isinstance(content, bytes) else content.build())
-    return GGUFFile(path)
 
 
 def test_metadata_and_tensors_equal_the_gguf_packages_reading(small: Path) -> None:
@@ -99,7 +52,7 @@ def test_a_file_cut_anywhere_names_what_was_being_read(small: Path, tmp_path: Pa
     assert set(content[end_offset:]) <= {0}
     for length in range(end_offset):
         with pytest.raises(ModelFileError, match=r"truncated|claims|empty|bytes"):
-            load(tmp_path, content[:length])
+            load_gguf(tmp_path, content[:length])
 
 
 HOSTILE: list[tuple[str, File, type[Exception], str]] = [
@@ -185,7 +138,7 @@ HOSTILE: list[tuple[str, File, type[Exception], str]] = [
 @pytest.mark.parametrize(("file", "error", "message"), [h[1:] for h in HOSTILE], ids=[h[0] for h in HOSTILE])
 def test_hostile_files_are_refused_by_name(tmp_path: Path, file: File, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message) as raised:
-        load(tmp_path, file)
+        load_gguf(tmp_path, file)
     assert type(raised.value) is error
     assert "made.gguf" in str(raised.value)
 
@@ -202,14 +155,14 @@ def test_hostile_counts_allocate_nothing(tmp_path: Path) -> None:
         tracemalloc.start()
         try:
             with pytest.raises(ModelFileError):
-                load(tmp_path, file)
+                load_gguf(tmp_path, file)
             assert tracemalloc.get_traced_memory()[1] < 4 << 20
         finally:
             tracemalloc.stop()
 
 
 def test_arrays_keep_any_nonzero_byte_as_true(tmp_path: Path) -> None:
-    file = load(tmp_path, File([key("k", ARRAY, array(BOOL, 3, b"\0\x01\x07")), key("one", BOOL, b"\x07")]))
+    file = load_gguf(tmp_path, File([key("k", ARRAY, array(BOOL, 3, b"\0\x01\x07")), key("one", BOOL, b"\x07")]))
     assert file.metadata["k"].tolist() == [False, True, True]
     assert file.metadata["one"] is True
 
@@ -217,7 +170,7 @@ def test_arrays_keep_any_nonzero_byte_as_true(tmp_path: Path) -> None:
 def test_small_alignments_and_unsorted_tensors_are_read(tmp_path: Path) -> None:
     tensors = [Tensor("b", [2], offset=8), Tensor("a", [2], offset=0)]
     file = File([key("general.alignment", U32, 8)], tensors, struct.pack("<4f", 1, 2, 3, 4), alignment=8)
-    read = load(tmp_path, file)
+    read = load_gguf(tmp_path, file)
     assert read.raw("a").view(np.float32).tolist() == [1, 2]
     assert read.raw("b").view(np.float32).tolist() == [3, 4]
     assert read.tensors["a"].dtype is ElementType.F32
@@ -233,7 +186,7 @@ FOREIGN = {
 @pytest.mark.parametrize("what", FOREIGN)
 def test_what_is_no_model_file_is_called_by_its_name(tmp_path: Path, what: str) -> None:
     with pytest.raises(ModelFileError, match=what):
-        load(tmp_path, FOREIGN[what])
+        load_gguf(tmp_path, FOREIGN[what])
 
 
 def test_missing_files_folders_and_devices_are_refused(tmp_path: Path) -> None:
@@ -243,43 +196,6 @@ def test_missing_files_folders_and_devices_are_refused(tmp_path: Path) -> None:
         GGUFFile(tmp_path)
     with pytest.raises(ModelFileError, match="not a regular file"):
         GGUFFile(Path("/dev/zero"))
-
-
-@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(data=st.data())
-def test_mutated_files_are_read_or_refused_and_nothing_else(small: Path, tmp_path: Path, data: st.DataObject) -> None:
-    content = bytearray(small.read_bytes())
-    for _ in range(data.draw(st.integers(1, 6))):
-        at = data.draw(st.integers(0, len(content) - 1))
-        patch = data.draw(
-            st.one_of(
-                st.binary(min_size=1, max_size=9),
-                st.sampled_from(
-                    [struct.pack("<Q", n) for n in (0, 1, 1 << 31, 1 << 32, 1 << 62, 1 << 63, (1 << 64) - 1)]
-                ),
-            )
-        )
-        content[at : at + len(patch)] = patch
-    if data.draw(st.booleans()):
-        del content[data.draw(st.integers(0, len(content) - 1)) :]
-    read_or_refuse(tmp_path, bytes(content))
-
-
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(content=st.binary(max_size=400))
-@example(b"GGUF")
-@example(b"GGUF\x03\0\0\0")
-def test_random_bytes_behind_the_magic_are_read_or_refused(tmp_path: Path, content: bytes) -> None:
-    read_or_refuse(tmp_path, b"GGUF\x03\0\0\0" + content)
-
-
-def read_or_refuse(folder: Path, content: bytes) -> None:
-    try:
-        file = load(folder, content)
-    except (ModelFileError, UnsupportedModelError):
-        return
-    for name, info in file.tensors.items():
-        assert file.raw(name).nbytes == info.nbytes
 
 
 def test_the_demo_file_is_read_whole(smollm2_path: Path) -> None:
