@@ -11,11 +11,9 @@ import pytest
 
 from headrace.core.outputs import CompletionOutput, TokenLogprobs
 from headrace.core.params import SamplingParams
+from headrace.engine.llm import LLM
 from tests.fixtures.reference import hf_model, reference_logits
 from tests.fixtures.tiny_models import SPECS
-
-pytest.importorskip("headrace.runner.debug", reason="the native module")
-LLM = pytest.importorskip("headrace.engine.llm").LLM
 
 BOUND = 1e-4
 NUM_PROMPT, NUM_NEW = 75, 40
@@ -43,9 +41,9 @@ def assert_logprobs_match(got: list[TokenLogprobs], ids: list[int], logits: npt.
         assert abs(g.rank - likelier) <= int((np.abs(row - row[g.token_id]) <= 2 * bound).sum())
 
 
-def generate(llm: object, ids: list[int], **params: object) -> tuple[CompletionOutput, int]:
+def generate(llm: LLM, ids: list[int], **params: object) -> tuple[CompletionOutput, int]:
     sampling = SamplingParams(max_tokens=NUM_NEW, ignore_eos=True, logprobs=8, **params)
-    (output,) = llm.generate(ids, sampling)  # type: ignore[attr-defined]
+    (output,) = llm.generate(ids, sampling)
     return output.outputs[0], output.num_cached_tokens
 
 

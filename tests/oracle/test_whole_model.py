@@ -5,7 +5,8 @@ Errors are measured in units of the reference's logit range (largest minus small
 - float weights (f32, bf16, f16): the arithmetic is float32 on both sides, so 1e-4 holds against a reference with the
   same rounded weights;
 - quantised weights: matmuls also round each group of 32 activations to 8 bits, so the largest error may be
-  `INT8_LARGEST` and the root mean square `INT8_RMS` against the dequantised float model.
+  `INT8_LARGEST` and the root mean square `INT8_RMS` against the dequantised float model. (Seen: 0.050 and 0.0044;
+  the float formats: 2e-6.)
 """
 
 from __future__ import annotations
@@ -17,13 +18,12 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from headrace.runner import debug
 from tests.fixtures.reference import hf_model, reference_logits, tiny_gguf_model
 from tests.fixtures.tiny_models import SPECS
 
-debug = pytest.importorskip("headrace.runner.debug", reason="the runner's debug helper")
-
 FLOAT_BOUND = 1e-4
-INT8_LARGEST, INT8_RMS = 0.05, 0.01
+INT8_LARGEST, INT8_RMS = 0.08, 0.008
 NUM_TOKENS = 250
 MIXED_CHUNKS = (1, 16, 47, 3, 64, 1, 1, 100, 17)
 
