@@ -14,7 +14,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from headrace.config.server import ServerConfig
 from headrace.core.errors import HeadraceError
 from headrace.observe.metrics import Metrics
-from headrace.server.errors import error_response, log_fault, on_headrace_error, on_http_error
+from headrace.server.errors import HeadersTooLargeError, error_response, log_fault, on_headrace_error, on_http_error
 from headrace.server.limits import DEFAULT_LIMITS, Limits
 from headrace.server.openapi.document import docs_page, openapi_document
 from headrace.server.routes import service
@@ -22,6 +22,8 @@ from headrace.server.routes.chat import chat_completions
 from headrace.server.routes.completions import completions
 from headrace.server.serving import AsyncEngine, Serving
 
+_HEADER_COST = 32
+"""What a header counts for beside its bytes, as in RFC 9113 §10.5.1: many tiny ones cost memory too."""
 _REQUEST_ID = re.compile(rb"[\x21-\x7e]+")
 
 
@@ -42,7 +44,7 @@ def make_app(llm: AsyncEngine, config: ServerConfig, limits: Limits = DEFAULT_LI
             Route("/openapi.json", openapi_document, methods=["GET"]),
             Route("/docs", docs_page, methods=["GET"]),
         ],
-        middleware=[Middleware(RequestScope, max_id_chars=limits.max_request_id_chars)],
+        middleware=[Middleware(RequestScope, limits=limits)],
         exception_handlers={HeadraceError: on_headrace_error, HTTPException: on_http_error},
     )
     app.router.redirect_slashes = False
@@ -54,9 +56,9 @@ def make_app(llm: AsyncEngine, config: ServerConfig, limits: Limits = DEFAULT_LI
 class RequestScope:
     """Gives every request an id (the client's `X-Request-Id` or a new one) and keeps its faults to itself."""
 
-    def __init__(self, app: ASGIApp, max_id_chars: int) -> None:
+    def __init__(self, app: ASGIApp, limits: Limits) -> None:
         self._app = app
-        self._max_id_chars = max_id_chars
+        self._limits = limits
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -74,7 +76,16 @@ class RequestScope:
             await send(message)
 
         try:
+            if (
+                sum(len(name) + len(value) + _HEADER_COST for name, value in scope["headers"])
+                > self._limits.max_header_bytes
+            ):
+                raise HeadersTooLargeError(
+                    f"the request's headers are longer than {self._limits.max_header_bytes} bytes"
+                )
             await self._app(scope, receive, send_with_id)
+        except HeadraceError as error:
+            await error_response(error)(scope, receive, send_with_id)
         except Exception as error:
             log_fault(error, request_id.decode())
             if not started:
@@ -82,6 +93,10 @@ class RequestScope:
 
     def _request_id(self, scope: Scope) -> bytes:
         for name, value in scope["headers"]:
-            if name == b"x-request-id" and len(value) <= self._max_id_chars and _REQUEST_ID.fullmatch(value):
+            if (
+                name == b"x-request-id"
+                and len(value) <= self._limits.max_request_id_chars
+                and _REQUEST_ID.fullmatch(value)
+            ):
                 return bytes(value)
         return uuid.uuid4().hex.encode()

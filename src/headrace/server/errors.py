@@ -41,6 +41,13 @@ class PayloadTooLargeError(HeadraceError):
     kind = "invalid_request_error"
 
 
+class HeadersTooLargeError(HeadraceError):
+    """The headers are longer than the server reads."""
+
+    status = 431
+    kind = "invalid_request_error"
+
+
 class UnsupportedMediaTypeError(HeadraceError):
     """The body is not declared to be JSON."""
 

@@ -21,8 +21,8 @@ from headrace.server.serving import AsyncEngine, PreparedRequest, Serving
 
 T = TypeVar("T")
 
-_TEMPLATE_NAMES = frozenset({"messages", "tools", "add_generation_prompt", "tokenize", "chat_template"})
-"""Names of the template's own arguments, which chat_template_kwargs may not replace."""
+_RENDER_ARGUMENTS = frozenset({"self", "messages", "tools", "add_generation_prompt", "continue_final_message"})
+"""What chat_template_kwargs may not replace."""
 
 
 def split_prompts(prompt: Prompt, limits: Limits) -> list[str | list[int]]:
@@ -86,20 +86,24 @@ async def render_chat(llm: AsyncEngine, body: ChatCompletionRequest | TokenizeRe
         )
     variables = body.chat_template_kwargs or {}
     for name in variables:
-        if name in _TEMPLATE_NAMES or not name.isidentifier():
+        if name in _RENDER_ARGUMENTS or not name.isidentifier():
             raise InvalidRequestError(
                 f"chat_template_kwargs may not set {name[:100]!r}", param=f"chat_template_kwargs.{name[:100]}"
             )
     tools = None
     if body.tools and not (isinstance(body, ChatCompletionRequest) and body.tool_choice == "none"):
         tools = msgspec.to_builtins(body.tools)
-    generation_prompt = body.add_generation_prompt is not False
+    continues = bool(body.continue_final_message)
+    begins = not continues if body.add_generation_prompt is None else body.add_generation_prompt
 
     def render() -> str:
-        from headrace.text import normalise_messages
-
-        messages = normalise_messages(msgspec.to_builtins(body.messages))
-        rendered: str = template.render(messages, tools=tools, add_generation_prompt=generation_prompt, **variables)
+        rendered: str = template.render(
+            msgspec.to_builtins(body.messages),
+            tools=tools,
+            add_generation_prompt=begins,
+            continue_final_message=continues,
+            **variables,
+        )
         return rendered
 
     num_chars = sum(len(m.content) if isinstance(m.content, str) else limits.inline_chars for m in body.messages or [])
@@ -128,9 +132,9 @@ def prepare(
             param="n",
         )
     llm = serving.llm
-    echo = isinstance(body, CompletionRequest) and bool(body.echo)
+    param = "prompt" if isinstance(body, CompletionRequest) else "messages"
     asked = max_tokens_of(body)
-    rooms = [output_room(asked, len(ids), llm.max_model_len, echo=echo) for ids in prompts]
+    rooms = [output_room(asked, len(ids), llm.max_model_len, param=param) for ids in prompts]
     made: dict[int, SamplingParams] = {}
     for room in rooms:
         if room not in made:

@@ -22,12 +22,12 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "structured_outputs": (),
     "suffix": ("",),
     "tool_choice": ("auto", "none"),
-    "continue_final_message": (False,),
     "chat_template": (),
     "modalities": (["text"],),
     "audio": (),
     "functions": ([],),
     "function_call": ("auto", "none"),
+    "moderation": (),
     "prediction": (),
     "reasoning_effort": (),
     "verbosity": (),
@@ -64,8 +64,17 @@ def _check_combinations(body: GenerationRequest) -> None:
         )
     if isinstance(body, ChatCompletionRequest) and body.top_logprobs is not None and not body.logprobs:
         raise InvalidRequestError("top_logprobs needs logprobs to be true", param="top_logprobs")
+    if max_tokens_of(body) == 0:
+        _check_no_output(body)
     if body.min_tokens is not None and body.min_tokens > (max_tokens_of(body) or body.min_tokens):
         raise InvalidRequestError("min_tokens is greater than max_tokens", param="min_tokens")
+
+
+def _check_no_output(body: GenerationRequest) -> None:
+    if not isinstance(body, CompletionRequest) or not body.echo:
+        raise InvalidRequestError("max_tokens must be at least 1 (0 is for completions with echo)", param="max_tokens")
+    if (body.n or 1) > 1:
+        raise InvalidRequestError("n must be 1 when max_tokens is 0: there is nothing to sample", param="n")
 
 
 def max_tokens_of(body: GenerationRequest) -> int | None:
@@ -75,15 +84,17 @@ def max_tokens_of(body: GenerationRequest) -> int | None:
     return body.max_tokens if isinstance(body, (ChatCompletionRequest, CompletionRequest)) else None
 
 
-def output_room(asked: int | None, num_prompt_tokens: int, context: int, *, echo: bool) -> int:
-    """The max_tokens of one prompt. Raises ContextLengthError naming prompt, limit and the largest allowed."""
+def output_room(asked: int | None, num_prompt_tokens: int, context: int, *, param: str) -> int:
+    """The max_tokens of one prompt. Raises ContextLengthError naming prompt, limit and the largest allowed.
+
+    param: the prompt's field, blamed when there is no room for any output.
+    """
     room = context - num_prompt_tokens
-    if asked == 0 and not echo:
-        raise InvalidRequestError("max_tokens must be at least 1 (0 is for completions with echo)", param="max_tokens")
     if room < 0 or (room == 0 and asked != 0):
         raise ContextLengthError(
             f"the context of this model is {context} tokens, but the prompt has {num_prompt_tokens}, "
-            "which leaves no room for output; shorten the prompt"
+            "which leaves no room for output; shorten the prompt",
+            param=param,
         )
     if asked is not None and asked > room:
         raise ContextLengthError(

@@ -93,14 +93,17 @@ class ChatCompletionRequest(GenerationRequest, forbid_unknown_fields=True, kw_on
     tool_choice: Annotated[str | dict[str, Any], Meta(description='"auto" or "none" yet.')] | None = None
     parallel_tool_calls: bool | None = None
     add_generation_prompt: bool | None = None
-    continue_final_message: Annotated[bool, Meta(description="Only false is supported yet.")] | None = None
+    continue_final_message: bool | None = None
+    """Go on with the last message, instead of answering it."""
     chat_template_kwargs: TemplateArguments | None = None
     chat_template: Annotated[str, Meta(description="Not accepted from requests.")] | None = None
+    prompt_cache_options: dict[str, Any] | None = None
     modalities: Annotated[list[ShortText], Meta(max_length=8, description='Only ["text"].')] | None = None
 
     audio: Annotated[dict[str, Any], Meta(description="Not supported.")] | None = None
     functions: Annotated[list[Any], Meta(description="Not supported: use tools.")] | None = None
     function_call: Annotated[str | dict[str, Any], Meta(description="Not supported: use tool_choice.")] | None = None
+    moderation: Annotated[Any, Meta(description="Not supported.")] = None
     prediction: Annotated[dict[str, Any], Meta(description="Not supported yet.")] | None = None
     reasoning_effort: Annotated[str, Meta(description="Not supported yet.")] | None = None
     verbosity: Annotated[str, Meta(description="Not supported.")] | None = None

@@ -41,7 +41,7 @@ class TokenizeRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     add_generation_prompt: bool | None = None
     chat_template_kwargs: TemplateArguments | None = None
     chat_template: Annotated[str, Meta(description="Not accepted from requests.")] | None = None
-    continue_final_message: Annotated[bool, Meta(description="Only false is supported yet.")] | None = None
+    continue_final_message: bool | None = None
     add_special_tokens: bool | None = None
     """Default: true for a prompt; false for messages, whose template writes its own."""
     return_token_strs: bool | None = None
