@@ -17,9 +17,10 @@ constexpr uint32_t PLAN_VERSION = 1;
 // A matrix is [ceil(N/16)] column blocks, each block its groups (or K rows) in ascending order; padding lanes are zero.
 enum class Format : int32_t { q4 = 0, q8 = 1, f16 = 2, bf16 = 3, f32 = 4 };
 
-// Activations, logits and KV are f32. T = tokens of the step, R = its logits rows. Strides count elements.
+// Activations, logits and KV are f32; calls run in order, each complete before the next begins. T = tokens of the step, R = its logits rows. Strides count elements.
 enum class Op : uint32_t {
-    embed = 1,        // ptr0 packed weight, ptr1 out [T, hidden], ptr2 overlay f32 [*, hidden] or 0 | dim: vocab, hidden, format
+    embed = 1,        // ptr0 packed weight, ptr1 out [T, hidden], ptr2 overlay f32 [*, hidden] or 0 | dim: vocab, hidden, format,
+                      // overlay rows (0: none)
     linear = 2,       // ptr0 in, ptr1 out, ptr2 packed weight, ptr3 norm weight f32 [K] or 0, ptr4 bias f32 [N] or 0
                       // dim: N, K, format, in_stride, out_stride, k_segments | scalar0 = eps of the norm | flags below
     rms_norm = 3,     // ptr0 in, ptr1 out, ptr2 weight f32 [width] | dim: width, num_vectors per row, in_stride, out_stride | scalar0 eps

@@ -127,7 +127,7 @@ void Executor::set_kv_group(int64_t index, const KvGroup& kv) {
     require_rows();
     require(index >= 0 && index < rows_->num_groups(), "no such layer group");
     require(kv.base != nullptr && is_count(kv.num_blocks), "a KV group needs memory and at least one block");
-    require(is_count(kv.block_size, 1 << 20), "block_size must be positive");
+    require(is_count(kv.block_size, 1 << 20) && kv.block_size % 16 == 0, "block_size must be a multiple of 16");
     require(kv.layer_stride >= 0 && kv.head_stride >= 0 && kv.v_offset >= 0, "KV strides must not be negative");
     require(kv.block_stride > 0 && kv.block_stride < kMaxCells && kv.layer_stride <= kv.block_stride &&
                 kv.head_stride <= kv.block_stride && kv.v_offset <= kv.block_stride,

@@ -9,8 +9,7 @@
 
 namespace nb = nanobind;
 
-// Kernel-level functions for weight loading and tests; absent in a build of the executor alone.
-void bind_ops(nb::module_&) __attribute__((weak));
+void bind_ops(nb::module_&);  // bind_ops.cpp
 
 namespace {
 
@@ -87,7 +86,7 @@ NB_MODULE(_native, m) {
     m.attr("HEADER_VERSION") = headrace::HEADER_VERSION;
     m.attr("MAX_GATES") = headrace::MAX_GATES;
     m.def("available_isas", &isa_names);
-    nb::exception<headrace::GateTimeout>(m, "GateTimeout", PyExc_TimeoutError);
+    nb::exception<headrace::GateTimeout>(m, "GateTimeoutError", PyExc_TimeoutError);
 
     nb::class_<Executor>(m, "Executor")
         .def(nb::init<const std::string&, int>(), nb::arg("isa"), nb::arg("num_threads"))
@@ -160,5 +159,5 @@ NB_MODULE(_native, m) {
         .def("call_times_ns", &Executor::call_times_ns)
         .def("close", &Executor::close);
 
-    if (bind_ops != nullptr) bind_ops(m);
+    bind_ops(m);
 }

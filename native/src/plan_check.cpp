@@ -25,8 +25,10 @@ class CallCheck {
         for (int i = first; i <= last; ++i)
             that(call_.dim[i] > 0 && call_.dim[i] < kMaxDim, "dim" + std::to_string(i) + " is " + std::to_string(call_.dim[i]));
     }
-    void format(int i) const {
+    void format(int i, int64_t k) const {
         that(call_.dim[i] >= 0 && call_.dim[i] <= static_cast<int64_t>(Format::f32), "unknown weight format");
+        const auto format = static_cast<Format>(call_.dim[i]);
+        that((format != Format::q4 && format != Format::q8) || k % 32 == 0, "K must be a multiple of 32 in this format");
     }
 
   private:
@@ -43,7 +45,7 @@ void check_call(const Call& c, int64_t index) {
         case Op::embed:
             check.pointers({0, 1});
             check.positive(0, 1);
-            check.format(2);
+            check.format(2, c.dim[1]);
             check.that(c.dim[0] <= INT32_MAX, "the vocabulary is too large");
             check.that(c.dim[3] >= 0 && (c.dim[3] == 0 || c.ptr[2] != 0), "overlay rows without an overlay");
             return;
@@ -51,10 +53,11 @@ void check_call(const Call& c, int64_t index) {
             check.pointers({0, 1, 2});
             check.positive(0, 1);
             check.positive(3, 5);
-            check.format(2);
+            check.format(2, c.dim[1]);
+            check.that(c.dim[5] == 1 || c.dim[5] == 2 || c.dim[5] == 4 || c.dim[5] == 8, "k_segments is 1, 2, 4 or 8");
             check.that((c.flags & ~(LINEAR_RESIDUAL | LINEAR_SILU_MUL | LINEAR_LOGITS_ROWS)) == 0, "unknown flags");
             check.that(!(c.flags & LINEAR_RESIDUAL) || !(c.flags & LINEAR_SILU_MUL), "residual and silu_mul together");
-            check.that(!(c.flags & LINEAR_SILU_MUL) || c.dim[0] % 32 == 0, "silu_mul needs N in blocks of 16 + 16");
+            check.that(!(c.flags & LINEAR_SILU_MUL) || c.dim[0] % 2 == 0, "silu_mul needs an even N");
             return;
         case Op::rms_norm:
             check.pointers({0, 1, 2});

@@ -1,7 +1,7 @@
 """The native module: kernels, thread pool, plan executor, sampler (native/)."""
 
 from collections.abc import Sequence
-from typing import TypedDict
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,22 +13,8 @@ MAX_GATES: int
 def available_isas() -> list[str]:
     """Kernel levels that this CPU runs, best first."""
 
-class GateTimeout(TimeoutError):
+class GateTimeoutError(TimeoutError):
     """A gate's counter did not reach the header's target in time; the step was abandoned half-way."""
-
-class Outputs(TypedDict):
-    """Views of the last step's R logits rows and K top logprobs, overwritten by the next step."""
-
-    token_ids: NDArray[np.int32]
-    """[R] the sampled id, or the scored one."""
-    logprobs: NDArray[np.float32]
-    """[R] of the raw logits; NaN where not asked for."""
-    ranks: NDArray[np.int32]
-    """[R] from 1; 0 where not asked for."""
-    top_ids: NDArray[np.int32]
-    """[R, K] likeliest first, -1 past those asked for."""
-    top_logprobs: NDArray[np.float32]
-    """[R, K] NaN past those asked for."""
 
 class Executor:
     """Runs a plan's calls over rows. One thread at a time may call it; a second one gets RuntimeError."""
@@ -49,9 +35,10 @@ class Executor:
     def load_plan(
         self, calls: bytes | bytearray | memoryview | NDArray[np.void], segment_starts: Sequence[int]
     ) -> None:
-        """Take over Call records (native/include/plan.h) and forget all rows. Raises ValueError for calls that make no sense.
+        """Take over Call records (native/include/plan.h) and forget all rows.
 
-        segment_starts: the first call of each segment, ascending from 0.
+        segment_starts: the first call of each segment, ascending from 0. Raises ValueError for calls that make no
+        sense.
         """
     def set_rows(
         self,
@@ -75,17 +62,23 @@ class Executor:
         head_stride: int,
         v_offset: int,
     ) -> None:
-        """Give a layer group its float32 memory; strides count elements. Empties its block tables. Raises ValueError."""
+        """Give a layer group its float32 memory (strides in elements) and empty its tables. Raises ValueError."""
     def step(self, header: NDArray[np.int32]) -> None:
         """Run the whole plan for one step header, without the GIL.
 
-        Raises ValueError for a malformed header, before anything is changed, and GateTimeout.
+        Raises ValueError for a malformed header, before anything is changed, and GateTimeoutError.
         """
     def run_calls(self, header: NDArray[np.int32], first_call: int, num_calls: int) -> None:
         """Run a slice of the plan. Call 0 begins the step (header writes included); later slices repeat its header."""
     def run_segment(self, header: NDArray[np.int32], segment: int) -> None:
         """`run_calls` for one segment."""
-    def outputs(self) -> Outputs: ...
+    def outputs(self) -> dict[str, NDArray[Any]]:
+        """Views of the last step's R logits rows with K = max_top_logprobs, overwritten by the next step.
+
+        token_ids int32 [R]: the sampled id, or the scored one. logprobs float32 [R] of the raw logits and ranks int32
+        [R] from 1: NaN and 0 where not asked for. top_ids int32 [R, K] and top_logprobs float32 [R, K], likeliest
+        first: -1 and NaN past those asked for.
+        """
     def row_tokens(self, row: int) -> NDArray[np.int32]:
         """View of the row's token ids, [max_model_len]; the first row_length(row) are known."""
     def row_length(self, row: int) -> int:
@@ -116,19 +109,73 @@ class Executor:
 
 def pack(
     source: int,
-    src_addr: int,
+    source_address: int,
     row_order: NDArray[np.int64] | None,
     num_rows: int,
     k: int,
-    dst_addr: int,
-    first_block: int,
-    block_step: int,
-    num_threads: int,
+    target_address: int,
+    first_block: int = 0,
+    block_step: int = 1,
+    num_threads: int = 1,
 ) -> bool:
     """Pack a matrix (headrace::Source elements) into column blocks; False when a value cannot be kept without loss."""
 
 def packed_bytes(format: int, n: int, k: int) -> int:
     """Size of an [n, k] matrix in a packed format (headrace::Format)."""
 
-def rope_table(inv_freq: NDArray[np.float64], max_len: int, factor: float) -> NDArray[np.float32]:
-    """cos and sin of position * inv_freq, both times factor: [max_len, len(inv_freq), 2]."""
+def rope_table(inv_freq: NDArray[np.float64], max_len: int, attention_factor: float = 1.0) -> NDArray[np.float32]:
+    """cos and sin of position * inv_freq, both times the factor: [max_len, len(inv_freq), 2]."""
+
+# One kernel of one level on plain arrays, for parity tests. All raise ValueError for shapes that do not fit.
+
+def op_prepare_row(
+    isa: str, format: int, x: NDArray[np.float32], norm_weight: NDArray[np.float32] | None = None, eps: float = 0.0
+) -> NDArray[np.uint8]: ...
+def op_linear(
+    isa: str,
+    format: int,
+    weight: NDArray[np.uint8],
+    x: NDArray[np.float32],
+    n: int,
+    k_segments: int = 1,
+    norm_weight: NDArray[np.float32] | None = None,
+    eps: float = 0.0,
+    bias: NDArray[np.float32] | None = None,
+    residual: NDArray[np.float32] | None = None,
+    silu_mul: bool = False,
+    blocks: Sequence[tuple[int, int]] | None = None,
+) -> NDArray[np.float32]: ...
+def op_embed_row(
+    isa: str, format: int, weight: NDArray[np.uint8], vocab: int, hidden: int, token: int
+) -> NDArray[np.float32]: ...
+def op_rms_norm(isa: str, x: NDArray[np.float32], weight: NDArray[np.float32], eps: float) -> NDArray[np.float32]: ...
+def op_rope(isa: str, x: NDArray[np.float32], table_row: NDArray[np.float32]) -> NDArray[np.float32]: ...
+def op_kv_store(
+    isa: str,
+    memory: NDArray[np.float32],
+    strides: Sequence[int],
+    layer: int,
+    kv_head: int,
+    block: int,
+    offset: int,
+    k: NDArray[np.float32],
+    v: NDArray[np.float32],
+) -> None: ...
+def op_attention(
+    isa: str,
+    memory: NDArray[np.float32],
+    strides: Sequence[int],
+    layer: int,
+    kv_head: int,
+    table: NDArray[np.int32],
+    position: int,
+    q: NDArray[np.float32],
+    scale: float,
+) -> NDArray[np.float32]: ...
+def op_silu_mul(isa: str, gate: NDArray[np.float32], up: NDArray[np.float32]) -> NDArray[np.float32]: ...
+def op_add(isa: str, a: NDArray[np.float32], b: NDArray[np.float32]) -> NDArray[np.float32]: ...
+def op_argmax(isa: str, x: NDArray[np.float32]) -> int: ...
+def op_log_sum_exp(isa: str, x: NDArray[np.float32]) -> float: ...
+def op_gumbel(
+    isa: str, seed: int, sample_index: int, position: int, ids: NDArray[np.int32] | None = None, *, n: int
+) -> NDArray[np.float32]: ...

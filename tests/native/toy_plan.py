@@ -23,6 +23,8 @@ EPS = 1e-5
 VOCAB, HIDDEN, HEADS, KV_HEADS, HEAD_DIM, INTERMEDIATE, LAYERS = 130, 64, 4, 2, 16, 48, 2
 BLOCK_SIZE = 16
 
+PROMPT = [5, 17, 129, 0, 44, 44, 93, 2, 61, 8, 120, 33, 71, 9, 100, 3, 27, 86, 12, 55]
+
 
 def pack_f32(weight: F32) -> F32:
     """[n, k] → [ceil(n / 16), k, 16], padding zero."""
@@ -223,3 +225,18 @@ def decode_step(row: int, position: int, step_id: int = 1) -> sh.Words:
             logits_rows=(sh.LogitsRow(0, 0, sh.KIND_SAMPLE),),
         )
     )
+
+
+def sampled(model: ToyModel) -> int:
+    """The id that the first logits row of the last step gave."""
+    return int(model.executor.outputs()["token_ids"][0])
+
+
+def generate(model: ToyModel, prompt: list[int], num_tokens: int, **params: object) -> list[int]:
+    """Prefill and decode in row 0; the tokens sampled."""
+    model.executor.step(prefill(0, prompt, [3, 9, 4], **params))
+    tokens = [*prompt, sampled(model)]
+    for step in range(1, num_tokens):
+        model.executor.step(decode_step(0, len(tokens) - 1, step))
+        tokens.append(sampled(model))
+    return tokens[len(prompt) :]
