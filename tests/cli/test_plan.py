@@ -38,7 +38,13 @@ PLAN: dict[str, Any] = {
     "weights_bytes": 4096,
     "constants_bytes": 0,
     "taps_bytes": 0,
-    "calls": [call("layers.0.qkv"), call("layers.1.qkv"), call("head", segment="logits", dims=[9, 4])],
+    "calls": [
+        call("layers.0.qkv"),
+        call("layers.0.attention", op="attention", dims=[0, 0, 3]),
+        call("layers.1.qkv"),
+        call("layers.1.attention", op="attention", dims=[0, 1, 3]),
+        call("head", segment="logits", dims=[9, 4]),
+    ],
     "weights": [{"name": "head", "format": "q4", "size_bytes": 10, "parts": []}],
 }
 
@@ -53,15 +59,27 @@ def file(tmp_path: Path) -> str:
 def test_layers_that_are_alike_are_shown_once(file: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", "show", file]) == 0
     out = capsys.readouterr().out
-    assert out.count("layers.") == 1
-    assert "2x" in out
+    lines = [line.split() for line in out.splitlines() if "layers." in line]
+    assert [(line[2], line[4], line[-1]) for line in lines] == [
+        ("layers.*.qkv", "8x4", "2x"),
+        ("layers.*.attention", "0x*x3", "2x"),
+    ]
     assert "n1" in out
     assert "4.0 KiB" in out
 
 
 def test_all_shows_every_call(file: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", "show", file, "--all"]) == 0
-    assert capsys.readouterr().out.count("layers.") == 2
+    assert capsys.readouterr().out.count("layers.") == 4
+
+
+def test_layers_of_other_sizes_are_shown_apart(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "plan.json"
+    calls = [call("layers.0.qkv", dims=[8, 4]), call("layers.1.qkv", dims=[6, 4]), call("layers.2.qkv", dims=[8, 4])]
+    path.write_text(json.dumps({**PLAN, "calls": calls}))
+    assert main(["plan", "show", str(path)]) == 0
+    lines = [line.split() for line in capsys.readouterr().out.splitlines() if "layers." in line]
+    assert [line[4] for line in lines] == ["8x4", "6x4"]
 
 
 def test_json_round_trips(file: str, capsys: pytest.CaptureFixture[str]) -> None:

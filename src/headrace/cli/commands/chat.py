@@ -141,7 +141,7 @@ class Conversation:
             print(f"{error.message}; /reset begins anew")
             return
         if answer.finish_reason == "length":
-            note = " (the answer is cut: no room for more)"
+            note = " (cut: the longest answer is reached)"
         print(note, flush=True)
         if answer.text:
             self.messages.append({"role": "assistant", "content": answer.text})

@@ -107,16 +107,12 @@ def _as_text(plan: Mapping[str, Any], *, every_call: bool) -> str:
         f"limits     {limits}",
         "",
     ]
-    rows = [_row(call) for call in plan["calls"]]
-    counted: list[tuple[str, ...]]
-    if every_call:
-        counted = [(*row, "") for row in rows]
-    else:
-        counted = _alike_once(rows)
-    return "\n".join(head) + "\n" + render_table(_COLUMNS, counted, right=("weights", "MFLOP/row", "times"))
+    calls = [(call, 1) for call in plan["calls"]] if every_call else _alike_once(plan["calls"])
+    rows = [_row(call, count) for call, count in calls]
+    return "\n".join(head) + "\n" + render_table(_COLUMNS, rows, right=("weights", "MFLOP/row", "times"))
 
 
-def _row(call: Mapping[str, Any]) -> tuple[str, ...]:
+def _row(call: Mapping[str, Any], count: int) -> tuple[str, ...]:
     return (
         str(call["segment"]),
         str(call["op"]),
@@ -125,13 +121,34 @@ def _row(call: Mapping[str, Any]) -> tuple[str, ...]:
         "x".join(str(d) for d in call["dims"]),
         format_bytes(call["weight_bytes"]) if call["weight_bytes"] else "",
         f"{call['flops_per_row'] / 1e6:.3f}" if call["flops_per_row"] else "",
+        f"{count}x" if count > 1 else "",
     )
 
 
-def _alike_once(rows: Sequence[tuple[str, ...]]) -> list[tuple[str, ...]]:
-    """Calls that differ in the numbers of their label alone (layers), at the first one's place, counted."""
-    counts: dict[tuple[str, ...], int] = {}
-    for row in rows:
-        key = (*row[:2], re.sub(r"\d+", "*", row[2]), *row[3:])
-        counts[key] = counts.get(key, 0) + 1
-    return [(*row, f"{count}x" if count > 1 else "") for row, count in counts.items()]
+def _alike_once(calls: Sequence[Mapping[str, Any]]) -> list[tuple[Mapping[str, Any], int]]:
+    """Calls that differ in their layer's number alone, as one at the first one's place, with how many they are."""
+    groups: dict[str, list[Mapping[str, Any]]] = {}
+    for call in calls:
+        rest = {name: value for name, value in call.items() if name not in ("call", "label", "dims")}
+        key = json.dumps([re.sub(r"\d+", "*", call["label"]), len(call["dims"]), rest], sort_keys=True)
+        groups.setdefault(key, []).append(call)
+    out: dict[str, tuple[Mapping[str, Any], int]] = {}
+    for key, members in groups.items():
+        layers = [_layer(call) for call in members]
+        # An operand that is the layer's number (its place in the KV cache) differs as the label does.
+        follows = [
+            len(set(layers)) > 1 and all(call["dims"][i] == layer for call, layer in zip(members, layers, strict=True))
+            for i in range(len(members[0]["dims"]))
+        ]
+        for call in members:
+            dims = ["*" if masked else d for d, masked in zip(call["dims"], follows, strict=True)]
+            label = re.sub(r"\d+", "*", call["label"]) if len(members) > 1 else call["label"]
+            shown = {**call, "label": label, "dims": dims}
+            first, count = out.get(f"{key} {dims}", (shown, 0))
+            out[f"{key} {dims}"] = (first, count + 1)
+    return list(out.values())
+
+
+def _layer(call: Mapping[str, Any]) -> int | None:
+    numbers = re.findall(r"\d+", call["label"])
+    return int(numbers[0]) if numbers else None
