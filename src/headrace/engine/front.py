@@ -154,10 +154,10 @@ def build_front(config: EngineConfig, checkpoint: Checkpoint) -> Front:
     """Tokenizer and chat template of a checkpoint, or those that the options name instead."""
     if config.tokenizer is not None:
         tokenizer = Tokenizer.from_folder(Path(config.tokenizer))
-    elif checkpoint.format == "gguf":
-        tokenizer = Tokenizer.from_gguf(checkpoint.tokenizer_source)
-    else:
+    elif isinstance(checkpoint.tokenizer_source, Path):
         tokenizer = Tokenizer.from_folder(checkpoint.tokenizer_source)
+    else:
+        tokenizer = Tokenizer.from_gguf(checkpoint.tokenizer_source)
     source = checkpoint.chat_template
     if config.chat_template is not None:
         source = _template_text(config.chat_template)

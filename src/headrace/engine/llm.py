@@ -90,8 +90,7 @@ class LLM:
         use_tqdm: bool = True,
     ) -> list[RequestOutput]:
         """Answer one conversation, or several, through the model's chat template."""
-        single = not messages or isinstance(messages[0], dict)
-        conversations = cast("list[Messages]", [messages] if single else messages)
+        conversations = _as_conversations(messages)
         params = _one_each(sampling_params, len(conversations))
         prepared = [
             self._prepare_chat(m, sp, tools=tools, add_generation_prompt=add_generation_prompt)
@@ -108,7 +107,7 @@ class LLM:
         """
         params = sampling_params or SamplingParams()
         if isinstance(prompt, list) and prompt and isinstance(prompt[0], dict):
-            prepared = self._prepare_chat(cast(Messages, prompt), params)
+            prepared = self._prepare_chat(prompt, params)
         else:
             prepared = self._prepare(cast(Prompt, prompt), params)
         for _, delta in self._deltas([prepared]):
@@ -181,6 +180,11 @@ def _as_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
     if prompts and all(isinstance(p, int) for p in prompts):
         return [cast("list[int]", list(prompts))]
     return cast("list[Prompt]", list(prompts))
+
+
+def _as_conversations(messages: Any) -> list[Messages]:
+    single = not messages or isinstance(messages[0], dict)
+    return [messages] if single else list(messages)
 
 
 def _one_each(params: SamplingParams | Sequence[SamplingParams] | None, count: int) -> list[SamplingParams]:

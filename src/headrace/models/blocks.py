@@ -14,6 +14,11 @@ def decoder_builder(config: ModelConfig, *, bias: tuple[str, ...] = ()) -> Graph
     return GraphBuilder(vocab_size=config.vocab_size, hidden_size=config.hidden_size, kv=kv, bias=biased)
 
 
+def attention_biases(config: ModelConfig) -> tuple[str, ...]:
+    """Names within a layer of the attention projections that have a bias."""
+    return ("q", "k", "v") * config.attention_bias + ("o",) * config.attention_output_bias
+
+
 def qkv(g: GraphBuilder, config: ModelConfig, h: X, layer: LayerScope) -> tuple[X, X, X]:
     """Query, key and value projections: widths num_heads * head_dim and twice num_kv_heads * head_dim."""
     kv_width = config.num_kv_heads * config.head_dim

@@ -5,12 +5,12 @@ from __future__ import annotations
 from headrace.config.model_config import ModelConfig
 from headrace.graph.builder import GraphBuilder
 from headrace.graph.ir import Graph
-from headrace.models.blocks import causal_attention, decoder_builder, head, qkv, swiglu
+from headrace.models.blocks import attention_biases, causal_attention, decoder_builder, head, qkv, swiglu
 
 
 def build(config: ModelConfig) -> Graph:
     """The graph of a Qwen2 decoder with a sampling head."""
-    g: GraphBuilder = decoder_builder(config, bias=("q", "k", "v"))
+    g: GraphBuilder = decoder_builder(config, bias=attention_biases(config))
     eps = config.rms_norm_eps
     x = g.inputs()
     for layer in g.layers(config.num_layers):

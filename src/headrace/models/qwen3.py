@@ -5,13 +5,12 @@ from __future__ import annotations
 from headrace.config.model_config import ModelConfig
 from headrace.graph.builder import GraphBuilder
 from headrace.graph.ir import Graph
-from headrace.models.blocks import causal_attention, decoder_builder, head, qkv, swiglu
+from headrace.models.blocks import attention_biases, causal_attention, decoder_builder, head, qkv, swiglu
 
 
 def build(config: ModelConfig) -> Graph:
     """The graph of a dense Qwen3 decoder with a sampling head."""
-    bias = ("q", "k", "v") if config.attention_bias else ()
-    g: GraphBuilder = decoder_builder(config, bias=bias)
+    g: GraphBuilder = decoder_builder(config, bias=attention_biases(config))
     eps = config.rms_norm_eps
     x = g.inputs()
     for layer in g.layers(config.num_layers):

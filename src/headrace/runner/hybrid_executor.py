@@ -48,6 +48,7 @@ class HybridExecutor:
 
     def close(self) -> None:
         self._native.close()
+        self._faces.close()
 
     def _context(self, header: NDArray[np.int32]) -> StepContext:
         native, parsed = self._native, step_header.decode(header)

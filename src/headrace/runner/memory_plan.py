@@ -12,6 +12,7 @@ from headrace.config.machine import MemoryBudget
 from headrace.core.errors import CapacityError
 from headrace.core.stats import MemoryLine
 from headrace.graph.plan import Plan
+from headrace.runner.region import PROCESS
 
 ROW_ELEMENT_BYTES = 4
 NULL_BLOCKS = 1
@@ -61,7 +62,9 @@ class MemoryPlan:
             )
             for spec, size, n in zip(self.specs, self.kv_bytes, self.num_blocks, strict=True)
         ]
-        rows.append(("process", self.process_bytes, "interpreter and libraries before loading"))
+        rows.append(
+            (PROCESS, self.process_bytes, "interpreter, libraries and the rest; reserved: as it was before loading")
+        )
         return [
             MemoryLine(
                 name=name,

@@ -18,9 +18,11 @@ from headrace.core.stats import MemoryLine
 from headrace.kernels.cpu.calls import bind
 from headrace.kernels.packing import pack_weights
 from headrace.runner import step_header
+from headrace.runner.hybrid_executor import HybridExecutor
 from headrace.runner.memory_plan import MemoryPlan
 from headrace.runner.planning import PlannedModel
 from headrace.runner.reference_executor import ReferenceExecutor
+from headrace.runner.reference_faces import ReferenceFaces
 from headrace.runner.region import Region, resident_bytes
 
 
@@ -109,15 +111,15 @@ class ModelRunner:
         tables.array(np.float32)[: table.size] = table.reshape(-1)
 
     def _make_executor(self, num_threads: int, kv: list[Region]) -> Executor:
-        plan, config = self.plan, self._config
-        specs = self.memory.specs
+        plan, config, specs = self.plan, self._config, self.memory.specs
         if plan.isa == "reference":
-            return ReferenceExecutor(plan, self._regions, specs, self.memory.num_blocks, config)
+            return ReferenceExecutor(plan, self._views(), [r.array(np.float32) for r in kv], specs, config)
+        tables = self._regions["tables"].address
         bases = {
             "arena": self._regions["arena"].address,
             "weights": self._regions["weights"].address,
-            "constants": self._regions["tables"].address,
-            "taps": self._regions["tables"].address + plan.constants_bytes,
+            "constants": tables,
+            "taps": tables + plan.constants_bytes,
             "overlay": 0,
         }
         native = _native.Executor(plan.isa, num_threads)
@@ -134,7 +136,20 @@ class ModelRunner:
             strides = (spec.block_stride, spec.layer_stride, spec.head_stride, spec.v_offset)
             native.set_kv_group(i, region.address, n, spec.block_size, *strides)
         native.load_plan(bind(plan, bases).tobytes(), [0, *(end for _, end in plan.segments.values())])
+        if any(call.face == "reference" for call in plan.calls):
+            faces = ReferenceFaces(plan, self._views(), [r.array(np.float32) for r in kv], specs)
+            return HybridExecutor(plan, native, faces)
         return native
+
+    def _views(self) -> dict[str, NDArray[np.generic]]:
+        """The plan's buffers as arrays, for reference faces."""
+        tables, split = self._regions["tables"].array(), self.plan.constants_bytes
+        return {
+            "arena": self._regions["arena"].array(),
+            "weights": self._regions["weights"].array(),
+            "constants": tables[:split],
+            "taps": tables[split:],
+        }
 
 
 def _collect(

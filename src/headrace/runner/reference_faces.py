@@ -67,6 +67,10 @@ class ReferenceFaces:
         """Run one call. KeyError for an op without a face here."""
         self._faces[call.op](call, step)
 
+    def close(self) -> None:
+        """Let go of the buffers."""
+        self._memory, self._kv, self._unpacked = {}, (), {}
+
     def rows(self, ref: BufferRef | None, num_rows: int, stride: int, width: int) -> F32:
         """A view [num_rows, width] of rows `stride` apart."""
         if ref is None:

@@ -51,17 +51,20 @@ class Region:
             self._map = None
 
 
+PROCESS = "process"
+
+
 def resident_bytes(regions: list[Region]) -> dict[str, int]:
-    """Region → bytes in memory now, from the kernel's own account of this process (/proc/self/smaps)."""
-    out = {region.name: 0 for region in regions}
+    """Region → bytes in memory now, and everything else of this process as "process" (from /proc/self/smaps)."""
+    out = {region.name: 0 for region in regions} | {PROCESS: 0}
     spans = sorted((r.address, r.address + r.size_bytes, r.name) for r in regions)
-    current: str | None = None
+    current = PROCESS
     with open("/proc/self/smaps", encoding="ascii", errors="replace") as smaps:
         for line in smaps:
             head = line.split(" ", 1)[0]
             if "-" in head and not head.endswith(":"):
                 begin = int(head.split("-")[0], 16)
-                current = next((name for low, high, name in spans if low <= begin < high), None)
-            elif current is not None and line.startswith("Rss:"):
+                current = next((name for low, high, name in spans if low <= begin < high), PROCESS)
+            elif line.startswith("Rss:"):
                 out[current] += int(line.split()[1]) * 1024
     return out

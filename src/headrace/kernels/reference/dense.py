@@ -17,7 +17,7 @@ def embed(weight: F32, token_ids: NDArray[np.int32], out: F32) -> None:
 def rms_norm(x: F32, weight: F32, eps: float) -> F32:
     """x / sqrt(mean(x²) + eps) * weight over the last axis (Zhang & Sennrich 2019). [..., width]."""
     mean = np.mean(np.square(x.astype(np.float64)), axis=-1, keepdims=True)
-    return (x / np.sqrt(mean + eps) * weight).astype(np.float32)
+    return np.asarray(x / np.sqrt(mean + eps) * weight, np.float32)
 
 
 def quantise_activations(x: F32) -> F32:
@@ -25,7 +25,7 @@ def quantise_activations(x: F32) -> F32:
     groups = x.reshape(x.shape[0], -1, GROUP)
     scale = np.abs(groups).max(axis=-1, keepdims=True) / np.float32(127)
     inverse = np.divide(np.float32(1), scale, out=np.zeros_like(scale), where=scale > 0)
-    return (np.rint(groups * inverse) * scale).reshape(x.shape).astype(np.float32)
+    return np.asarray(np.rint(groups * inverse) * scale, np.float32).reshape(x.shape)
 
 
 def linear(x: F32, weight: F32, *, integer: bool, bias: F32 | None = None) -> F32:
