@@ -17,9 +17,19 @@ MAX_TEMPLATE_CHARS = 1 << 20
 MAX_OUTPUT_CHARS = 1 << 23
 TIME_LIMIT_S = 5.0
 
-_RESERVED = frozenset(
-    {"messages", "tools", "add_generation_prompt", "bos_token", "eos_token", "unk_token", "pad_token"}
+RESERVED_VARIABLES = frozenset(
+    {
+        "messages",
+        "tools",
+        "add_generation_prompt",
+        "continue_final_message",
+        "bos_token",
+        "eos_token",
+        "unk_token",
+        "pad_token",
+    }
 )
+"""Names a caller's `chat_template_kwargs` may not set."""
 _NEEDLE = "headrace-needle"
 
 
@@ -33,6 +43,23 @@ class _CallStyle(NamedTuple):
 
 
 _CALL_STYLES = (_CallStyle("", False), _CallStyle("", True), _CallStyle(None, False), _CallStyle(None, True))
+
+
+def check_variables(variables: object) -> dict[str, Any]:
+    """`chat_template_kwargs` as a caller sent them, fit for `ChatTemplate.render(messages, **variables)`.
+
+    Raises InvalidRequestError, with a path, when they are no object or set a reserved name.
+    """
+    if variables is None:
+        return {}
+    if not isinstance(variables, dict):
+        raise InvalidRequestError("chat_template_kwargs must be an object", param="chat_template_kwargs")
+    for name in variables:
+        if name in RESERVED_VARIABLES:
+            raise InvalidRequestError(
+                f"chat_template_kwargs may not set {name!r}", param=f"chat_template_kwargs.{name}"
+            )
+    return variables
 
 
 class ChatTemplate:
@@ -74,6 +101,7 @@ class ChatTemplate:
     def render(
         self,
         messages: list[dict[str, Any]],
+        /,
         *,
         tools: list[dict[str, Any]] | None = None,
         add_generation_prompt: bool = True,
@@ -89,11 +117,7 @@ class ChatTemplate:
         template fails, refuses or goes past a limit (code `template_limit`), and with param
         `chat_template` when it does not compile or `chat_template_kwargs` for a reserved name.
         """
-        for name in variables:
-            if name in _RESERVED:
-                raise InvalidRequestError(
-                    f"chat_template_kwargs may not set {name!r}", param=f"chat_template_kwargs.{name}"
-                )
+        check_variables(variables)
         if continue_final_message and add_generation_prompt:
             raise InvalidRequestError(
                 "continue_final_message and add_generation_prompt exclude each other", param="continue_final_message"
@@ -156,7 +180,7 @@ class ChatTemplate:
         names = {
             **self._special_tokens,
             **variables,
-            "messages": messages,
+            "messages": list(messages),
             "tools": tools,
             "add_generation_prompt": add_generation_prompt,
             BUDGET: budget,

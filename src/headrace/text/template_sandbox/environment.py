@@ -24,6 +24,7 @@ from jinja2.visitor import NodeTransformer
 from headrace.text.template_sandbox import filters as checked
 from headrace.text.template_sandbox.limits import (
     MAX_INTEGER_BITS,
+    Budget,
     LimitError,
     bounded_range,
     budget_of,
@@ -35,6 +36,7 @@ _FILTERS = (
     "int", "items", "last", "length", "lower", "map", "max", "min", "reject", "rejectattr", "reverse", "round",
     "safe", "select", "selectattr", "sort", "title", "trim", "truncate", "unique", "upper", "urlencode", "wordcount",
 )  # fmt: skip
+_SHORT_LITERAL = 32
 _PADDING_METHODS = frozenset({"center", "ljust", "rjust", "zfill", "expandtabs"})
 
 
@@ -49,7 +51,8 @@ class _GenerationTag(Extension):
 
 
 class _Checkpoints(NodeTransformer):
-    """Puts a checkpoint into every loop and macro, and turns `a ~ b` into a checked call."""
+    """Puts a checkpoint into every loop and macro, turns `a ~ b` into a checked call, charges for slices and for
+    literals that are long."""
 
     def visit_For(self, node: nodes.For) -> nodes.Node:  # noqa: N802 (Jinja's interface)
         return self._guarded(node)
@@ -63,6 +66,18 @@ class _Checkpoints(NodeTransformer):
     def visit_Concat(self, node: nodes.Concat) -> nodes.Node:  # noqa: N802
         self.generic_visit(node)
         return _call("concatenate", node.nodes, node.lineno)
+
+    def visit_Getitem(self, node: nodes.Getitem) -> nodes.Node:  # noqa: N802
+        self.generic_visit(node)
+        return _call("charged", [node], node.lineno) if isinstance(node.arg, nodes.Slice) else node
+
+    def visit_List(self, node: nodes.List) -> nodes.Node:  # noqa: N802
+        self.generic_visit(node)
+        return _call("charged", [node], node.lineno) if len(node.items) > _SHORT_LITERAL else node
+
+    def visit_Dict(self, node: nodes.Dict) -> nodes.Node:  # noqa: N802
+        self.generic_visit(node)
+        return _call("charged", [node], node.lineno) if len(node.items) > _SHORT_LITERAL else node
 
     def _guarded(self, node: nodes.For | nodes.Macro | nodes.CallBlock) -> nodes.Node:
         self.generic_visit(node)
@@ -92,7 +107,7 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
             finalize=_charge_output,
             cache_size=0,
         )
-        self.filters = {name: self.filters[name] for name in _FILTERS} | checked.CHECKED
+        self.filters = {name: checked.charged(self.filters[name]) for name in _FILTERS} | checked.CHECKED
         del self.globals["lipsum"]
         self.globals["range"] = bounded_range
         self.globals["raise_exception"] = _raise_exception
@@ -129,22 +144,19 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
                     budget.charge(len(many) * max(times, 0))
         return super().call_binop(context, operator, left, right)
 
+    def charged(self, context: Context, value: Any) -> Any:
+        """`value`, after charging for its length."""
+        if hasattr(value, "__len__"):
+            budget_of(context).charge(len(value))
+        return value
+
     def call(__self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N805
         owner = getattr(__obj, "__self__", None)
-        if isinstance(owner, str):
-            budget = budget_of(__context)
-            name = __obj.__name__
-            budget.charge(len(owner))
-            if name in _PADDING_METHODS:
-                width = max((a for a in (*args, *kwargs.values()) if isinstance(a, int)), default=0)
-                budget.charge(len(owner) * width if name == "expandtabs" else width)
-            elif name == "join" and args:
-                args = (checked.checked_items(budget, args[0], len(owner)), *args[1:])
-            elif name == "replace" and len(args) >= 2:
-                budget.charge(checked.replaced_length(owner, args[0], args[1]))
-            elif name == "translate":
-                raise SecurityError("str.translate is not allowed in a template")
-        return super().call(__context, __obj, *args, **kwargs)
+        if isinstance(owner, (str, bytes)):
+            args = _checked_arguments(budget_of(__context), owner, __obj.__name__, args, kwargs)
+        elif isinstance(owner, int) and __obj.__name__ == "to_bytes":
+            raise SecurityError("int.to_bytes is not allowed in a template")
+        return __self.charged(__context, super().call(__context, __obj, *args, **kwargs))
 
     def wrap_str_format(self, value: Any) -> Callable[..., str] | None:
         wrapped = super().wrap_str_format(value)
@@ -157,6 +169,22 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
     def unsafe_undefined(self, obj: Any, attribute: str) -> NoReturn:
         """Raise at once: Jinja's own answer prints as nothing."""
         raise SecurityError(f"access to attribute {attribute!r} of a {type(obj).__name__} is not allowed")
+
+
+def _checked_arguments(
+    budget: Budget, text: str | bytes, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[Any, ...]:
+    """Charge for `text.method(*args, **kwargs)`; the arguments to call it with."""
+    if method == "translate":
+        raise SecurityError("translate is not allowed in a template")
+    if method in _PADDING_METHODS:
+        width = max((a for a in (*args, *kwargs.values()) if isinstance(a, int)), default=8)
+        budget.charge(len(text) * width if method == "expandtabs" else len(text) + width)
+    elif method == "join" and args:
+        return (checked.checked_items(budget, args[0], len(text)), *args[1:])
+    elif method == "replace" and len(args) >= 2:
+        budget.charge(checked.replaced_length(text, args[0], args[1]))
+    return args
 
 
 @pass_context

@@ -9,15 +9,41 @@ from typing import Any
 
 from jinja2 import filters, pass_context
 from jinja2.runtime import Context
+from jinja2.utils import _PassArg
 
 from headrace.text.template_sandbox.limits import MAX_VALUE_CHARS, Budget, LimitError, budget_of
 
 _MAX_INDENT = 16
 
 
-def replaced_length(text: str, old: str, new: str) -> int:
-    """Length of `text.replace(old, new)`, from above."""
-    return len(text) + text.count(old) * max(len(new) - len(old), 0)
+def charged(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A Jinja filter that charges for what goes in and what comes out."""
+    wants = _PassArg.from_obj(function)
+
+    @pass_context
+    def wrapped(context: Context, value: Any = None, *args: Any, **kwargs: Any) -> Any:
+        budget = budget_of(context)
+        if hasattr(value, "__len__"):
+            budget.charge(len(value))
+        if wants is _PassArg.context:
+            result = function(context, value, *args, **kwargs)
+        elif wants is _PassArg.eval_context:
+            result = function(context.eval_ctx, value, *args, **kwargs)
+        elif wants is _PassArg.environment:
+            result = function(context.environment, value, *args, **kwargs)
+        else:
+            result = function(value, *args, **kwargs)
+        if hasattr(result, "__len__"):
+            budget.charge(len(result))
+        return result
+
+    return wrapped
+
+
+def replaced_length(text: Any, old: Any, new: Any) -> int:
+    """Length of `text.replace(old, new)` of strings or bytes, from above."""
+    length: int = len(text) + text.count(old) * max(len(new) - len(old), 0)
+    return length
 
 
 def checked_items(budget: Budget, values: Iterable[Any], separator_length: int) -> list[Any]:

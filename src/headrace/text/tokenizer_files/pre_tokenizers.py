@@ -86,7 +86,7 @@ _FAMILIES: tuple[tuple[tuple[str, ...], Split], ...] = (
     ),
     (("dbrx", "smaug-bpe"), Split((_LLAMA3,))),
     (("qwen2", "deepseek-r1-qwen", "megrez"), Split((_QWEN2,), composes=True)),
-    (("qwen35",), Split((_QWEN35,), composes=True)),
+    (("qwen35",), Split((_QWEN35,))),
     (("tekken",), Split((_TEKKEN,), whole_words=True, adds_bos=True)),
     (("gpt-4o", "llama4"), Split((_GPT4O,))),
     (("deepseek-llm",), Split(_DEEPSEEK_LLM)),
