@@ -36,6 +36,11 @@ def test_text_parts_are_joined_with_a_newline() -> None:
     assert normalise_messages([{"role": "user", "content": parts}]) == [{"role": "user", "content": "a\nb"}]
 
 
+def test_null_fields_say_nothing() -> None:
+    message = {"role": "user", "content": "x", "name": None, "tool_calls": None, "tool_call_id": None, "audio": None}
+    assert normalise_messages([message]) == [{"role": "user", "content": "x"}]
+
+
 def test_developer_is_system() -> None:
     assert normalise_messages([{"role": "developer", "content": "s"}]) == [{"role": "system", "content": "s"}]
 

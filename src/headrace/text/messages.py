@@ -28,6 +28,8 @@ _ASSISTANT_FIELDS = _COMMON_FIELDS | {"tool_calls", "reasoning_content", "reason
 _ECHOED_FIELDS = {"audio", "function_call", "annotations"}
 """Fields of an answer that clients send back with the history; fine while they are empty."""
 _TOOL_FIELDS = _COMMON_FIELDS | {"tool_call_id"}
+_NULLABLE_FIELDS = (_ASSISTANT_FIELDS | _ECHOED_FIELDS | _TOOL_FIELDS) - {"role", "content"}
+"""Null in one of these says nothing, whatever the role: clients write out all the fields they know."""
 _CALL_FIELDS = {"id", "type", "function", "index"}
 _FUNCTION_FIELDS = {"name", "arguments"}
 _TEXT_PARTS = {"text": "text", "refusal": "refusal"}
@@ -54,7 +56,8 @@ def normalise_messages(messages: object) -> Messages:
 
 
 def _message(entry: object, path: str) -> dict[str, Any]:
-    fields = _object(entry, path)
+    given = _object(entry, path)
+    fields = {name: value for name, value in given.items() if value is not None or name not in _NULLABLE_FIELDS}
     if "role" not in fields:
         _fail(f"{path}.role", "is missing")
     role = _string(fields["role"], f"{path}.role")
@@ -79,8 +82,7 @@ def _assistant(fields: Mapping[str, Any], path: str) -> dict[str, Any]:
     for name in sorted(_ECHOED_FIELDS):
         if fields.get(name):
             _fail(f"{path}.{name}", "is not supported")
-    calls = fields.get("tool_calls")
-    tool_calls = [] if calls is None else _array(calls, f"{path}.tool_calls", MAX_TOOL_CALLS)
+    tool_calls = _array(fields.get("tool_calls", []), f"{path}.tool_calls", MAX_TOOL_CALLS)
     refusal = fields.get("refusal")
     if "content" not in fields and not tool_calls and refusal is None:
         _fail(f"{path}.content", "is missing; an assistant message needs content or tool_calls")
@@ -93,7 +95,7 @@ def _assistant(fields: Mapping[str, Any], path: str) -> dict[str, Any]:
         content = ""
     message: dict[str, Any] = {"role": "assistant", "content": content}
     for name in ("reasoning_content", "reasoning"):
-        if fields.get(name) is not None:
+        if name in fields:
             message["reasoning_content"] = _string(fields[name], f"{path}.{name}")
             break
     if tool_calls:
@@ -102,7 +104,7 @@ def _assistant(fields: Mapping[str, Any], path: str) -> dict[str, Any]:
 
 
 def _named(message: dict[str, Any], fields: Mapping[str, Any], path: str) -> dict[str, Any]:
-    if fields.get("name") is not None:
+    if "name" in fields:
         message["name"] = _short("name", fields, path)
     return message
 
