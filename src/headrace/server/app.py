@@ -23,7 +23,7 @@ from headrace.server.routes.completions import completions
 from headrace.server.serving import AsyncEngine, Serving
 
 _HEADER_COST = 32
-"""What a header counts for beside its bytes, as in RFC 9113 §10.5.1: many tiny ones cost memory too."""
+"""What a header counts for beside its bytes, as in RFC 9113 §6.5.2: many tiny ones cost memory too."""
 _REQUEST_ID = re.compile(rb"[\x21-\x7e]+")
 
 
