@@ -12,7 +12,7 @@ namespace {
 
 // Below this the division loses the order of the logits; it is greedy in every respect that matters.
 constexpr float kGreedyTemperature = 1e-5f;
-constexpr int kBucketBits = 12;
+constexpr int64_t kSampleSize = 1024;
 constexpr int64_t kFirstNucleus = 256;
 constexpr float kLowest = -std::numeric_limits<float>::infinity();
 
@@ -38,9 +38,10 @@ double exp_of(double x) {
     constexpr double kLog2e = 1.4426950408889634, kLn2High = 0x1.62e42fefa0000p-1, kLn2Low = 0x1.cf79abc9e3b39p-40;
     const double n = std::nearbyint(x * kLog2e);
     const double r = (x - n * kLn2High) - n * kLn2Low;
-    double sum = 1.0;
-    for (int i = 13; i > 0; --i) sum = 1.0 + r * sum / i;
-    return std::ldexp(sum, static_cast<int>(n));
+    double sum = 1.0 / 39916800;  // Taylor to the 11th power: 1e-14 of the value for |r| <= ln 2 / 2
+    for (const double c : {1.0 / 3628800, 1.0 / 362880, 1.0 / 40320, 1.0 / 5040, 1.0 / 720, 1.0 / 120, 1.0 / 24, 1.0 / 6, 0.5, 1.0, 1.0})
+        sum = sum * r + c;
+    return sum * std::bit_cast<double>(static_cast<uint64_t>(static_cast<int64_t>(n) + 1023) << 52);
 }
 
 }  // namespace
@@ -50,7 +51,7 @@ void SamplerScratch::reserve(int64_t vocab) {
     scaled.resize(n);
     keys.resize(n);
     candidates.resize(n);
-    histogram.resize(size_t{1} << kBucketBits);
+    sample.resize(kSampleSize);
     tile.resize(SAMPLE_TILE);
     noise.resize(SAMPLE_TILE);
     tile_ids.resize(SAMPLE_TILE);
@@ -97,7 +98,7 @@ Candidate Sampler::draw_candidates(const float* logits, const RowParams& p, uint
     scale(logits, p, 0, vocab_, x);
     const bool has_top_k = p.top_k > 0 && p.top_k < vocab_;
     const int64_t num_kept = has_top_k ? p.top_k : vocab_;
-    int64_t num_sorted = select(x, has_top_k ? p.top_k : std::min(kFirstNucleus, vocab_), true, s);
+    int64_t num_sorted = select(x, has_top_k ? p.top_k : std::min(kFirstNucleus, vocab_), s);
     int64_t num_candidates = num_sorted;
     if (p.top_p < 1.0f) {
         float log_sum;
@@ -111,7 +112,7 @@ Candidate Sampler::draw_candidates(const float* logits, const RowParams& p, uint
         num_candidates = 0;
         // A token stays while those before it have not reached top_p; the first always does.
         while (num_candidates < num_kept && (num_candidates == 0 || reached < static_cast<double>(p.top_p))) {
-            if (num_candidates == num_sorted) num_sorted = select(x, std::min(num_sorted * 8, vocab_), false, s);
+            if (num_candidates == num_sorted) num_sorted = select(x, std::min(num_sorted * 8, vocab_), s);
             reached += exp_of(double{value_of(s.keys[static_cast<size_t>(num_candidates++)])} - double{log_sum});
         }
     }
@@ -129,25 +130,43 @@ Candidate Sampler::draw_candidates(const float* logits, const RowParams& p, uint
     return best;
 }
 
-int64_t Sampler::select(const float* x, int64_t want, bool new_row, SamplerScratch& s) const {
-    constexpr int kShift = 64 - kBucketBits;
-    if (new_row) {
-        std::fill(s.histogram.begin(), s.histogram.end(), 0u);
-        for (int64_t i = 0; i < vocab_; ++i) ++s.histogram[key_of(x[i], 0) >> kShift];
+int64_t Sampler::select(const float* x, int64_t want, SamplerScratch& s) const {
+    // A sorted sample of the row tells where about the want-th value lies; everything at or above is gathered. A guess too
+    // high is lowered, so that the sample decides how much work there is and never the result.
+    const int64_t step = (vocab_ + kSampleSize - 1) / kSampleSize, sample_size = (vocab_ + step - 1) / step;
+    for (int64_t i = 0; i < sample_size; ++i) s.sample[static_cast<size_t>(i)] = std::isnan(x[i * step]) ? kLowest : x[i * step];
+    int64_t rank = want / step + want / step / 2 + 8, found = 0;
+    for (;; rank *= 4) {
+        float threshold = kLowest;
+        if (rank < sample_size) {
+            float* guess = s.sample.data() + rank;
+            std::nth_element(s.sample.data(), guess, s.sample.data() + sample_size, std::greater<>());
+            threshold = *guess;
+        }
+        found = gather(x, threshold, s.keys.data());
+        if (found >= want || rank >= sample_size) break;
     }
-    size_t bucket = s.histogram.size();
-    for (int64_t above = 0; bucket > 0 && above < want;) above += s.histogram[--bucket];
-    const uint64_t threshold = uint64_t{bucket} << kShift;
-    uint64_t* end = s.keys.data();
-    for (int64_t i = 0; i < vocab_; ++i) {
-        const uint64_t key = key_of(x[i], i);
-        *end = key;  // keys has room for the whole vocabulary: at most i + 1 are kept so far
-        end += key >= threshold;
-    }
-    uint64_t* wanted = s.keys.data() + std::min<int64_t>(want, end - s.keys.data());
+    uint64_t *end = s.keys.data() + found, *wanted = s.keys.data() + std::min(want, found);
     if (wanted != end) std::nth_element(s.keys.data(), wanted, end, std::greater<>());
     std::sort(s.keys.data(), wanted, std::greater<>());
     return wanted - s.keys.data();
+}
+
+// Keys of all values not below the threshold (NaN counts as one). Runs of low values are passed over 16 at a time.
+int64_t Sampler::gather(const float* x, float threshold, uint64_t* keys) const {
+    constexpr int64_t kRun = 16;
+    int64_t found = 0;
+    for (int64_t begin = 0; begin < vocab_; begin += kRun) {
+        const int64_t end = std::min(begin + kRun, vocab_);
+        if (end - begin == kRun) {
+            int hits = 0;
+            for (int64_t i = 0; i < kRun; ++i) hits += !(x[begin + i] < threshold);
+            if (hits == 0) continue;
+        }
+        for (int64_t i = begin; i < end; ++i)
+            if (!(x[i] < threshold)) keys[found++] = key_of(x[i], i);
+    }
+    return found;
 }
 
 void Sampler::report(const float* logits, int32_t id, int64_t num_top, float* logprob, int32_t* rank, int32_t* top_ids,
@@ -159,7 +178,7 @@ void Sampler::report(const float* logits, int32_t id, int64_t num_top, float* lo
     for (int64_t i = 0; i < id; ++i) num_before += logits[i] == own;
     *rank = num_before + 1;
     if (num_top == 0) return;
-    const int64_t found = select(logits, num_top, true, s);
+    const int64_t found = select(logits, num_top, s);
     for (int64_t i = 0; i < found; ++i) {
         const uint64_t key = s.keys[static_cast<size_t>(i)];
         top_ids[i] = id_of(key);

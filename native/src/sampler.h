@@ -31,7 +31,7 @@ struct SamplerScratch {
     std::vector<float> scaled;      // [vocab]
     std::vector<uint64_t> keys;     // [vocab]
     std::vector<float> candidates;  // [vocab]
-    std::vector<uint32_t> histogram;
+    std::vector<float> sample;
     std::vector<float> tile, noise;   // [SAMPLE_TILE]
     std::vector<int32_t> tile_ids;    // [SAMPLE_TILE]
 };
@@ -56,8 +56,9 @@ class Sampler {
 
   private:
     void scale(const float* logits, const RowParams& p, int64_t begin, int64_t end, float* out) const;
-    // The `want` largest of x[vocab], as keys in descending order of (value, -id); fewer only if the vocabulary is smaller.
-    int64_t select(const float* x, int64_t want, bool new_row, SamplerScratch& s) const;
+    // The `want` largest of x[vocab] into s.keys, in order of (value descending, id ascending).
+    int64_t select(const float* x, int64_t want, SamplerScratch& s) const;
+    int64_t gather(const float* x, float threshold, uint64_t* keys) const;
 
     const Kernels& kernels_;
     const int64_t vocab_;

@@ -21,27 +21,37 @@ class FloatMode {
     unsigned saved_;
 };
 
-// Waits in two stages: a short spin for gaps inside a step, then the kernel's futex, so that an idle engine costs nothing.
-class SpinWait {
+// A word that threads wait on to change, in two stages: a short spin for gaps inside a step, then the kernel's futex, so
+// that an idle engine costs nothing. It counts who sleeps: waking is a system call, and mostly nobody does.
+class WaitWord {
   public:
-    explicit SpinWait(int spins) : spins_(spins) {}
-    // Returns the first value of `word` that differs from `old`.
-    uint32_t changed(const std::atomic<uint32_t>& word, uint32_t old) const;
+    explicit WaitWord(int spins) : spins_(spins) {}
+
+    uint32_t load() const { return word_.load(std::memory_order_acquire); }
+    // Everything written before is visible to whoever sees the new value.
+    void store(uint32_t value);
+    // Returns the new value.
+    uint32_t add(uint32_t value);
+    // Waits until the word differs from `old`; returns what it is then.
+    uint32_t wait_change(uint32_t old);
 
   private:
-    int spins_;
+    void wake();
+
+    const int spins_;
+    alignas(64) std::atomic<uint32_t> word_{0};
+    std::atomic<uint32_t> num_sleeping_{0};
 };
 
 class Barrier {
   public:
-    Barrier(int size, SpinWait wait) : size_(static_cast<uint32_t>(size)), wait_(wait) {}
+    Barrier(int size, int spins) : size_(static_cast<uint32_t>(size)), generation_(spins) {}
     void arrive();
 
   private:
     const uint32_t size_;
-    const SpinWait wait_;
     alignas(64) std::atomic<uint32_t> arrived_{0};
-    alignas(64) std::atomic<uint32_t> generation_{0};
+    WaitWord generation_;
 };
 
 struct alignas(64) ClaimCounter {
@@ -100,18 +110,17 @@ class ThreadPool {
     bool is_alive() const;
 
   private:
+    ThreadPool(int num_threads, int spins);
     void work(int index);
     void stop();
 
     const int size_;
     const long owner_pid_;
-    const SpinWait wait_;
     Barrier barrier_;
     void (*body_)(void*, int) = nullptr;
     void* context_ = nullptr;
     bool stopping_ = false;
-    alignas(64) std::atomic<uint32_t> generation_{0};
-    alignas(64) std::atomic<uint32_t> num_running_{0};
+    WaitWord generation_, num_running_;
     std::vector<std::unique_ptr<std::thread>> threads_;
 };
 
