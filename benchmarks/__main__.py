@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import statistics
 import sys
 import tempfile
@@ -42,6 +43,7 @@ class Results:
 
 def main(arguments: list[str] | None = None) -> int:
     options = parse(arguments)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that no server is left running
     with tempfile.TemporaryDirectory(prefix="headrace-bench-") as scratch:
         log = Path(options.log or Path(scratch) / "servers.log")
         many, single = make_servers(options, log)

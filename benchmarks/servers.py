@@ -6,7 +6,6 @@ import contextlib
 import http.client
 import json
 import os
-import signal
 import socket
 import subprocess
 import sys
@@ -80,11 +79,11 @@ class Server(ABC):
         raise RuntimeError(f"{self.name} was not ready within {START_TIMEOUT_S:g} s; see {self._log}")
 
     def stop(self) -> None:
-        """Interrupt it, and kill it when that does not help."""
+        """Ask it to end, and kill it when that does not help."""
         process, self._process = self._process, None
         if process is None:
             return
-        process.send_signal(signal.SIGINT)
+        process.terminate()
         try:
             process.wait(STOP_TIMEOUT_S)
         except subprocess.TimeoutExpired:
