@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import openai
 import pytest
 
-from tests.server.real import RealServer, write_model
+from tests.server.support.real import RealServer, write_model
 
 
 @pytest.fixture(scope="session")

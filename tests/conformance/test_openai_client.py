@@ -9,7 +9,7 @@ from typing import Any
 import openai
 import pytest
 
-from tests.server.real import CONTEXT, RealServer, write_model
+from tests.server.support.real import CONTEXT, RealServer, write_model
 
 HI: list[Any] = [{"role": "user", "content": "Hi"}]
 GREEDY: dict[str, Any] = {"model": "tiny", "temperature": 0, "max_tokens": 6}

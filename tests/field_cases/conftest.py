@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.server.real import RealServer, write_model
+from tests.server.support.real import RealServer, write_model
 
 RSS_GROWTH_BYTES = 64 << 20
 """What one case may leave behind in server and engine together, caches and allocator included."""

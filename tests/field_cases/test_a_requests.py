@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.server.real import CONTEXT, RealServer
+from tests.server.support.real import CONTEXT, RealServer
 
 HI = [{"role": "user", "content": "Hi"}]
 USAGE = {"include_usage": True}

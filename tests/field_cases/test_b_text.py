@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.server.real import RealServer
+from tests.server.support.real import RealServer
 
 
 def stream(server: RealServer, **body: Any) -> tuple[list[str], list[int], str]:

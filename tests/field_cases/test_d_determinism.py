@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.server.real import RealServer
+from tests.server.support.real import RealServer
 
 BLOCK_SIZE = 16
 

@@ -7,7 +7,7 @@ import threading
 import httpx
 
 from tests.field_cases.conftest import wait_for
-from tests.server.real import RealServer
+from tests.server.support.real import RealServer
 
 BODY = {"prompt": "x", "max_tokens": 2000, "ignore_eos": True, "temperature": 0}
 

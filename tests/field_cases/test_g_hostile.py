@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
-from tests.server.real import RealServer
+from tests.server.support.real import RealServer
 
 
 def post_bytes(server: RealServer, body: bytes) -> httpx.Response:

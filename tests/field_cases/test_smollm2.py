@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.server.real import RealServer
+from tests.server.support.real import RealServer
 
 
 @pytest.fixture(scope="module")

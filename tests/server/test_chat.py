@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from headrace.text.byte_tokenizer import CHAT_TEMPLATE
-from tests.server.client import Client, chat
-from tests.server.fakes import END_OF_TURN, FakeLLM
+from tests.server.support.client import Client, chat
+from tests.server.support.fakes import END_OF_TURN, FakeLLM
 
 TOOL = {"type": "function", "function": {"name": "f", "description": "d", "parameters": {"type": "object"}}}
 TOOLS_TEMPLATE = "{% if tools %}{{ tools | tojson }}{% endif %}" + CHAT_TEMPLATE

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from headrace.server.limits import Limits
-from tests.server.client import Client, complete
-from tests.server.fakes import FakeEngine, FakeLLM
+from tests.server.support.client import Client, complete
+from tests.server.support.fakes import FakeEngine, FakeLLM
 
 
 def texts(answer: Any) -> list[str]:

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from headrace.server.limits import Limits
-from tests.server.client import Client, chat, complete
-from tests.server.fakes import FakeEngine, FakeLLM
+from tests.server.support.client import Client, chat, complete
+from tests.server.support.fakes import FakeEngine, FakeLLM
 
 
 def test_an_unknown_path_is_404_and_names_the_nearest() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from headrace.server.schemas.chat import ChatCompletionRequest
 from headrace.server.schemas.completions import CompletionRequest
-from tests.server.client import Client, chat, complete
+from tests.server.support.client import Client, chat, complete
 
 OUT_OF_RANGE: list[tuple[str, Any]] = [
     ("logit_bias", {"-1": 1}),

@@ -21,7 +21,7 @@ from headrace.server import make_app
 from headrace.server.launch import banner
 from headrace.server.launch.address import listen, release, url
 from headrace.server.launch.web import make_server
-from tests.server.fakes import FakeLLM, engine_info
+from tests.server.support.fakes import FakeLLM, engine_info
 
 
 @contextmanager

@@ -9,8 +9,8 @@ from typing import Any
 
 from headrace.server import make_app
 from headrace.server.openapi.document import OPERATIONS, build_document
-from tests.server.client import Client
-from tests.server.fakes import FakeLLM
+from tests.server.support.client import Client
+from tests.server.support.fakes import FakeLLM
 
 
 def references(value: Any) -> Iterator[str]:

@@ -12,7 +12,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.server.real import COMMAND, RealServer, write_model
+from tests.server.support.real import COMMAND, RealServer, write_model
 
 
 @pytest.fixture(scope="module")

@@ -7,8 +7,8 @@ import asyncio
 import pytest
 
 import headrace
-from tests.server.client import Client, complete
-from tests.server.fakes import FakeLLM
+from tests.server.support.client import Client, complete
+from tests.server.support.fakes import FakeLLM
 
 
 def test_models_lists_every_served_name_with_the_context_length() -> None:

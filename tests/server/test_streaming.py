@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.server.limits import Limits
-from tests.server.client import Answer, Client, chat, complete
-from tests.server.fakes import FakeEngine, FakeLLM
+from tests.server.support.client import Answer, Client, chat, complete
+from tests.server.support.fakes import FakeEngine, FakeLLM
 
 USAGE = {"include_usage": True}
 

@@ -13,7 +13,7 @@ import msgspec
 from headrace.config.server import ServerConfig
 from headrace.server import make_app
 from headrace.server.limits import Limits
-from tests.server.fakes import FakeLLM
+from tests.server.support.fakes import FakeLLM
 
 TIMEOUT_S = 30.0
 

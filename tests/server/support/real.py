@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import re
@@ -25,6 +26,15 @@ CONTEXT = 2048
 """Of the tiny model that these servers run."""
 
 
+_PR_SET_PDEATHSIG = 1
+_LIBC = ctypes.CDLL(None)
+
+
+def _end_with_parent() -> None:
+    """In the child: end when the test process does, so that a crash of it leaves no server behind."""
+    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
 def write_model(folder: Path) -> Path:
     """A tiny llama with a context of CONTEXT tokens."""
     return write_hf(replace(SPECS["llama"], max_position_embeddings=CONTEXT), folder)
@@ -41,6 +51,7 @@ class RealServer:
             stderr=self.log,
             text=True,
             env=os.environ | {"PYTHONUNBUFFERED": "1"},
+            preexec_fn=_end_with_parent,
         )
         self.banner = ""
         self.url = ""
