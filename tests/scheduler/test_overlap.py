@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import deque
+
 import pytest
 
 from tests.scheduler.mock_model import expected, make_engine, request
@@ -45,6 +47,40 @@ def test_row_and_blocks_stay_until_the_last_step_that_names_them_has_completed()
     assert scheduler.cache.num_free_blocks == 4
     engine.run()
     assert engine.outputs["b"].finish_reason == "length"
+
+
+def test_nobody_else_is_preempted_while_blocks_are_on_their_way_back() -> None:
+    engine = make_engine(num_blocks=6, max_num_batched_tokens=96, lag=1)
+    for name in ("a", "b", "c"):
+        engine.add(request(name, [ord(name)] * 32, max_tokens=10))
+    assert [engine.step().preempted for _ in range(3)] == [[], ["c"], []]
+    engine.run()
+    assert all(len(output.token_ids) == 10 for output in engine.outputs.values())
+
+
+def test_a_preempted_request_waits_for_its_token_even_if_there_is_room() -> None:
+    engine = make_engine(max_num_seqs=3, policy="priority")
+    scheduler, model = engine.scheduler, engine.model
+    low = request("low", range(10), max_tokens=8, priority=9)
+    for each in (low, request("x", range(10), max_tokens=2), request("y", range(10), max_tokens=2)):
+        engine.add(each)
+    in_flight = deque((s, model.execute(s)) for s in (scheduler.schedule() for _ in range(3)))
+
+    def land() -> None:
+        for delta in scheduler.update(*in_flight.popleft()):
+            engine.outputs[delta.request_id].add(delta)
+
+    land()
+    engine.add(request("urgent", range(10), max_tokens=1))
+    assert scheduler.schedule().preempted == ["low"]
+    land()  # x and y are done: there are rows for both, but the third step still samples a token of `low`
+    schedule = scheduler.schedule()
+    assert [e.request_id for e in schedule.entries] == ["urgent"]
+    in_flight.append((schedule, model.execute(schedule)))
+    land()
+    land()
+    engine.run()
+    assert engine.outputs["low"].token_ids == expected(low, 256).token_ids
 
 
 def test_a_token_sampled_for_a_request_that_was_preempted_meanwhile_is_kept() -> None:

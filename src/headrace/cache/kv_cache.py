@@ -46,9 +46,7 @@ class KVCache:
         self.specs = tuple(specs)
         self.pools = tuple(BlockPool(count) for count in num_blocks)
         self.enable_prefix_caching = enable_prefix_caching
-        sizes = [spec.block_size for spec in specs]
-        self._chain_block_size = math.gcd(*sizes)
-        self._hit_alignment = math.lcm(*sizes)  # a hit ends at a block boundary of every group
+        self._chain_block_size = math.gcd(*(spec.block_size for spec in specs))
         self._owners: set[BlockOwner] = set()
 
     @property
@@ -76,24 +74,20 @@ class KVCache:
         return min(p.num_usable * s.block_size for p, s in zip(self.pools, self.specs, strict=True))
 
     def new_chain(self, keys: PrefixKeys = NO_KEYS) -> PrefixChain:
-        """An empty chain for a sequence; kept by its owner's owner across preemptions."""
+        """An empty chain for a new sequence, to be kept as long as the sequence lives."""
         return PrefixChain(keys, self._chain_block_size)
 
     def lookup(self, chain: PrefixChain, token_ids: Sequence[int], limit: int) -> PrefixHit:
-        """The longest cached prefix of `token_ids` of at most `limit` tokens, a multiple of the block size."""
-        num_tokens = limit - limit % self._hit_alignment
-        if not self.enable_prefix_caching or num_tokens <= 0:
-            return self._no_hit()
-        chain.extend(token_ids)
+        """The longest cached prefix of `token_ids` of at most `limit` tokens; it ends at a block end of every group."""
+        num_tokens = limit if self.enable_prefix_caching else 0
+        if num_tokens > 0:
+            chain.extend(token_ids)
         while num_tokens > 0:
             tables = tuple(self._longest_hit(group, chain, num_tokens) for group in range(len(self.specs)))
-            served = min(len(table) * s.block_size for table, s in zip(tables, self.specs, strict=True))
-            if served >= num_tokens:
+            served = min(len(table) * spec.block_size for table, spec in zip(tables, self.specs, strict=True))
+            if served == num_tokens:
                 return PrefixHit(num_tokens, tables)
-            num_tokens = served - served % self._hit_alignment  # ask again: a shorter hit must suit all groups
-        return self._no_hit()
-
-    def _no_hit(self) -> PrefixHit:
+            num_tokens = served  # ask again: what the weakest group can serve must suit the others too
         return PrefixHit(0, tuple([] for _ in self.specs))
 
     def _longest_hit(self, group: int, chain: PrefixChain, num_tokens: int) -> list[int]:

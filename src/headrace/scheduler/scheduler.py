@@ -290,14 +290,13 @@ class Scheduler:
         rows = self._free_rows + [s.row for s in self._running] + [r.row for r in self._retired]
         require(sorted(rows) == list(range(self.limits.max_num_seqs)), "a row is lost or used twice")
         require(len(self._requests) == self.num_running + self.num_waiting, "a request is in no queue")
-        require(
-            all(s.phase is Phase.RUNNING and s.owner is not None for s in self._running), "a running request is not"
-        )
-        require(all(s.phase is Phase.WAITING and s.owner is None for s in self._waiting), "a waiting request is not")
-        held = [s.held_blocks for s in self._running] + [r.owner for r in self._retired]
-        require(self.cache.num_owners == len(held), "blocks are held for a request that is gone")
+        num_owners = self.num_running + len(self._retired)
+        require(self.cache.num_owners == num_owners, "blocks are held for a request that is gone")
         for state in self._running:
+            require(state.phase is Phase.RUNNING, "a request is in the wrong queue")
             require(state.num_computed <= state.held_blocks.capacity, "computed tokens have no blocks")
+        for state in self._waiting:
+            require(state.phase is Phase.WAITING and state.owner is None, "a waiting request holds blocks")
         if not self._in_flight:
             require(not self._retired, "rows or blocks are kept for steps that have completed")
             require(all(s.num_in_flight == 0 for s in self._requests.values()), "a sampled token never came back")
