@@ -264,6 +264,17 @@ void Executor::set_gate_timeout(double seconds) {
     context_.gate_timeout = std::chrono::nanoseconds(static_cast<int64_t>(seconds * 1e9));
 }
 
+int64_t Executor::memory_bytes() {
+    const Claim claim(*this);
+    prepare();
+    int64_t total = rows_->num_bytes() + outputs_->num_bytes() + context_.activations.num_bytes() +
+                    static_cast<int64_t>(context_.slice_best.size() * sizeof(Candidate));
+    for (const ThreadScratch& thread : context_.threads)
+        total += thread.activations.num_bytes() + thread.attention.num_bytes() + thread.sampler.num_bytes() +
+                 static_cast<int64_t>(thread.out_rows.size() * sizeof(float*));
+    return total;
+}
+
 void Executor::set_profile(bool on) {
     const Claim claim(*this);
     if (on) std::fill(call_times_ns_.begin(), call_times_ns_.end(), 0);

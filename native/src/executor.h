@@ -40,6 +40,9 @@ class Executor {
     void raise_gate(int64_t gate, int64_t value);
     void set_gate_timeout(double seconds);
 
+    // Row state, outputs and scratch, for the memory table. Sizes the scratch if no step has done so yet.
+    int64_t memory_bytes();
+
     void set_profile(bool on);
     const std::vector<uint64_t>& call_times_ns() const { return call_times_ns_; }
     int64_t num_calls() const { return static_cast<int64_t>(calls_.size()); }

@@ -155,6 +155,7 @@ NB_MODULE(_native, m) {
         .def("progress", &Executor::progress)
         .def("raise_gate", &Executor::raise_gate, nb::arg("gate"), nb::arg("value"))
         .def("set_gate_timeout", &Executor::set_gate_timeout, nb::arg("seconds"))
+        .def("memory_bytes", &Executor::memory_bytes)
         .def("profile", &Executor::set_profile, nb::arg("on"))
         .def("call_times_ns", &Executor::call_times_ns)
         .def("close", &Executor::close);

@@ -18,6 +18,7 @@ namespace headrace {
 class Buffer {
   public:
     void reserve(int64_t num_bytes) { bytes_.resize(std::max(bytes_.size(), static_cast<size_t>(num_bytes) + 64)); }
+    int64_t num_bytes() const { return static_cast<int64_t>(bytes_.size()); }
     void* data() {
         const auto address = reinterpret_cast<uintptr_t>(bytes_.data());
         return bytes_.data() + (64 - address % 64) % 64;

@@ -22,6 +22,12 @@ void Rows::clear() {
     std::fill(params.begin(), params.end(), RowParams{});
 }
 
+int64_t Rows::num_bytes() const {
+    int64_t cells = sizes.max_num_seqs * sizes.max_model_len;
+    for (const int64_t blocks : sizes.max_blocks_per_row) cells += sizes.max_num_seqs * blocks;
+    return cells * static_cast<int64_t>(sizeof(int32_t)) + sizes.max_num_seqs * static_cast<int64_t>(sizeof(RowParams));
+}
+
 Outputs::Outputs(int64_t rows, int64_t top)
     : max_rows(rows),
       max_top(top),

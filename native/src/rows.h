@@ -36,6 +36,7 @@ struct RowSizes {
 struct Rows {
     explicit Rows(const RowSizes& sizes);
     void clear();
+    int64_t num_bytes() const;
 
     int64_t num_groups() const { return static_cast<int64_t>(sizes.max_blocks_per_row.size()); }
     int32_t* tokens_of(int64_t row) { return tokens.data() + row * sizes.max_model_len; }
@@ -57,6 +58,7 @@ struct Rows {
 // What the executor gives back, per logits row of the last step.
 struct Outputs {
     Outputs(int64_t max_rows, int64_t max_top);
+    int64_t num_bytes() const { return max_rows * (3 + 2 * max_top) * 4; }
 
     const int64_t max_rows, max_top;
     std::vector<int32_t> token_ids, ranks, top_ids;

@@ -27,6 +27,7 @@ struct Candidate {
 // One thread's memory for sampling; sized once for the vocabulary.
 struct SamplerScratch {
     void reserve(int64_t vocab);
+    int64_t num_bytes() const { return static_cast<int64_t>(keys.size() * 16 + (sample.size() + 3 * tile.size()) * 4); }
 
     std::vector<float> scaled;      // [vocab]
     std::vector<uint64_t> keys;     // [vocab]

@@ -100,6 +100,8 @@ class Executor:
         """Raise a gate's counter; it never falls. Any thread may call it, also during a step."""
     def set_gate_timeout(self, seconds: float) -> None:
         """How long a waiting gate waits; 60 s unless set."""
+    def memory_bytes(self) -> int:
+        """Bytes of row state, outputs and scratch. Sizes the scratch and checks plan, rows and KV groups together."""
     def profile(self, on: bool) -> None:
         """Start (from zero) or stop adding up the time of each call."""
     def call_times_ns(self) -> list[int]:

@@ -76,6 +76,16 @@ def test_nonsense_plans_are_refused(model: ToyModel) -> None:
     model.executor.step(prefill(0, PROMPT, [3, 9]))
 
 
+def test_memory_is_sized_once_and_grows_with_rows_and_threads(model: ToyModel) -> None:
+    before = model.executor.memory_bytes()
+    generate(model, PROMPT, 5, top_p=0.5, temperature=1.0, num_logprobs=5)
+    assert model.executor.memory_bytes() == before
+    assert before > model.max_num_seqs * model.max_model_len * 4
+    for larger in (ToyModel(num_threads=3), ToyModel(num_threads=2, max_num_seqs=50)):
+        assert larger.executor.memory_bytes() > before
+        larger.executor.close()
+
+
 def test_the_call_record_has_no_padding() -> None:
     assert CALL_DTYPE.itemsize == 232
 
