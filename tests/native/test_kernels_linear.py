@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -76,7 +78,7 @@ def test_rows_do_not_depend_on_company(isa, source, seed, m, n, data):
     assert same_bits(linear(isa, weight, packed, x[order], k_segments=2), together[order])
     num_blocks = -(-n // 16)
     cuts = sorted({0, num_blocks, *data.draw(st.lists(st.integers(0, num_blocks), max_size=4))})
-    ranges = list(zip(cuts, cuts[1:], strict=False))
+    ranges = list(itertools.pairwise(cuts))
     assert same_bits(linear(isa, weight, packed, x, k_segments=2, blocks=ranges[::-1]), together)
 
 
@@ -215,11 +217,9 @@ def test_sizes_that_do_not_fit_are_refused():
     ):
         with pytest.raises(ValueError, match=r"must|is"):
             linear(isa, weight, packed, x, **options)
-    for wrong in (
-        (isa, 1, packed[:-1], x, 16),
-        (isa, 7, packed, x, 16),
-        (isa, 1, packed, x[:, :33].copy(), 16),
-        ("mmx", 1, packed, x, 16),
-    ):
-        with pytest.raises(ValueError, match=r"size|format|multiple|ISA"):
-            _native.op_linear(*wrong)
+    narrow = x[:, :33].copy()
+    for wrong in ((1, packed[:-1], x), (7, packed, x), (1, packed, narrow)):
+        with pytest.raises(ValueError, match=r"size|format|multiple"):
+            _native.op_linear(isa, *wrong, 16)
+    with pytest.raises(ValueError, match="ISA"):
+        _native.op_linear("mmx", 1, packed, x, 16)

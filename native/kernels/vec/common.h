@@ -4,7 +4,9 @@
 #pragma once
 #include <cstdint>
 
+#ifndef HR_INLINE
 #define HR_INLINE inline __attribute__((always_inline))
+#endif
 
 namespace headrace {
 namespace {

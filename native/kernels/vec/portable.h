@@ -2,9 +2,10 @@
 //   fma is fused; min(a, b) = a < b ? a : b and max(a, b) = a > b ? a : b (b when either is NaN);
 //   hsum adds lane i and i+8, then i+4, i+2, i+1; load_n and store_n touch n < 16 lanes only, missing lanes read as zero.
 #pragma once
-#include "common.h"
-
+// Plain loops, left to the compiler: forced inlining and unrolling of scalar lanes would take minutes under the sanitizers.
+#define HR_INLINE inline
 #define HR_UNROLL
+#include "common.h"
 
 namespace headrace {
 namespace {
