@@ -58,6 +58,18 @@ def test_nobody_else_is_preempted_while_blocks_are_on_their_way_back() -> None:
     assert all(len(output.token_ids) == 10 for output in engine.outputs.values())
 
 
+def test_an_urgent_arrival_takes_one_row_even_if_it_is_not_free_at_once() -> None:
+    engine = make_engine(max_num_seqs=3, policy="priority", lag=1)
+    for name in ("a", "b", "c"):
+        engine.add(request(name, range(10), max_tokens=20, priority=5))
+    engine.step()
+    engine.add(request("urgent", range(10), max_tokens=2, priority=0))
+    assert [engine.step().preempted for _ in range(2)] == [["c"], []]
+    assert [a.request.request_id for a in engine.schedules[-1].admissions] == ["urgent"]
+    engine.run()
+    assert engine.scheduler.stats.num_preemptions == 1
+
+
 def test_a_preempted_request_waits_for_its_token_even_if_there_is_room() -> None:
     engine = make_engine(max_num_seqs=3, policy="priority")
     scheduler, model = engine.scheduler, engine.model

@@ -131,7 +131,7 @@ class Scheduler:
             return
         first = self._waiting.first
         outranked = [state for state in self._running if first.rank < state.rank]
-        if first.num_in_flight or not outranked or not self._fits(first, [state.held_blocks for state in outranked]):
+        if not outranked or not self._fits(first, [state.held_blocks for state in outranked]):
             return
         while outranked and not self._retired and not (self._free_rows and self._fits(first)):
             self._preempt(outranked.pop(), step)
