@@ -6,7 +6,7 @@ from headrace.cache import IntegrityError
 from headrace.core.errors import ConfigError, ContextLengthError, InvalidRequestError
 from headrace.core.outputs import StepResult
 from headrace.scheduler import SchedulerLimits
-from tests.scheduler.mock_model import Engine, expected, history_of, logprob_of, make_engine, next_token, request
+from tests.scheduler.mock_model import Engine, expected, logprob_of, make_engine, request
 
 
 def shares(engine: Engine) -> list[tuple[str, int, int]]:
@@ -83,17 +83,6 @@ def test_a_stop_token_ends_the_output_and_is_part_of_it(stop: int) -> None:
         assert (output.finish_reason, output.stop_reason) == ("stop", stop)
     else:
         assert (output.finish_reason, output.stop_reason) == ("length", None)
-
-
-def test_the_models_own_end_of_sequence_is_no_stop_reason() -> None:
-    engine = make_engine()
-    eos = next_token(request("a", range(10)), history_of(range(10)))
-    scheduler = type(engine.scheduler)(engine.scheduler.limits, engine.scheduler.cache, eos_token_ids=frozenset({eos}))
-    engine = Engine(scheduler)
-    engine.add(request("a", range(10), stop_token_ids=[eos]))
-    engine.run()
-    output = engine.outputs["a"]
-    assert (output.token_ids, output.finish_reason, output.stop_reason) == ([eos], "stop", None)
 
 
 def test_the_output_ends_at_the_context_window() -> None:

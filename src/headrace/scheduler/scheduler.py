@@ -40,15 +40,12 @@ class Scheduler:
     Requests are served by rank: arrival, or priority and then arrival. The rules that make it deadlock-free:
     a request that could not fit alone is refused by `add`; whoever needs a block takes it from the lowest
     rank; so the first in rank can always go on.
-
-    eos_token_ids: the model's own end of sequence; a stop on them reports no `stop_reason`.
     """
 
-    def __init__(self, limits: SchedulerLimits, cache: KVCache, *, eos_token_ids: frozenset[int] = frozenset()) -> None:
+    def __init__(self, limits: SchedulerLimits, cache: KVCache) -> None:
         self.limits = limits
         self.cache = cache
         self.stats = SchedulerStats()
-        self._eos_token_ids = eos_token_ids
         self._requests: dict[str, RequestState] = {}
         self._waiting = RankedQueue()
         self._running = RankedQueue()
@@ -236,7 +233,7 @@ class Scheduler:
     ) -> TokenDelta | None:
         """One entry's results; None if the request's stream gets nothing by them (a chunk in mid-prompt)."""
         finish_reason: FinishReason | None = None
-        stop_reason = None
+        stop_reason: int | None = None
         if entry.first_position + entry.num_tokens == state.num_to_cache:
             finish_reason = "length"
         if entry.samples:
@@ -245,8 +242,7 @@ class Scheduler:
             state.token_ids.append(token)
             self.stats.generation_tokens += 1
             if token in state.stop_token_ids:
-                finish_reason = "stop"
-                stop_reason = None if token in self._eos_token_ids else token
+                finish_reason, stop_reason = "stop", token
         elif not prompt_logprobs and finish_reason is None:
             return None
         if finish_reason is not None:
