@@ -220,4 +220,5 @@ def test_memory_lines_add_up_to_the_budgeted_total(make_core: Callable[..., Engi
     assert sum(line.reserved_bytes for line in lines) == core.runner.memory.total_bytes
     assert core.runner.memory.total_bytes <= core.info.budget_bytes
     resident = {line.name: line.resident_bytes for line in lines}
+    assert core.runner.executor.memory_bytes() <= core.runner.memory.executor_bytes  # type: ignore[attr-defined]
     assert 0 < resident["weights"] <= core.runner.memory.weights_bytes + 4096

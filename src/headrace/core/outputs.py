@@ -40,7 +40,7 @@ class TokenDelta(msgspec.Struct, frozen=True, kw_only=True):
     """Of prompt tokens 1, 2, …; several deltas may carry parts, in order."""
     finish_reason: FinishReason | None = None
     stop_reason: int | None = None
-    """The stop token id that ended the output, when it was not the model's own end of sequence."""
+    """The stop token id that ended the output, the model's own end of sequence included."""
     num_cached_tokens: int = 0
     error: str | None = None
 

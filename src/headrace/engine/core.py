@@ -48,7 +48,7 @@ class EngineCore:
         clock.end("open")
         planned = plan_model(config, checkpoint)
         specs = _specs(planned, config)
-        memory = plan_memory(planned.plan, config, specs, budget)
+        memory = plan_memory(planned.plan, config, specs, budget, num_threads=threads.num_threads)
         clock.end("plan")
         self.runner = ModelRunner(config, planned, memory, num_threads=threads.num_threads, progress=progress)
         startup |= self.runner.startup_s

@@ -55,7 +55,7 @@ class DebugRunner:
             for g in planned.plan.kv_groups
         )
         self.plan, self.vocab_size = planned.plan, planned.model_config.vocab_size
-        memory = plan_memory(planned.plan, self.config, specs, _BUDGET)
+        memory = plan_memory(planned.plan, self.config, specs, _BUDGET, num_threads=num_threads)
         self.runner = ModelRunner(self.config, planned, memory, num_threads=num_threads)
         self._blocks_per_row = [s.blocks_needed(planned.max_model_len) for s in specs]
         self._known: dict[int, int] = {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import resource
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from headrace.cache.spec import LayerGroupSpec
@@ -14,8 +15,10 @@ from headrace.core.stats import MemoryLine
 from headrace.graph.plan import Plan
 from headrace.runner.region import PROCESS
 
-ROW_ELEMENT_BYTES = 4
 NULL_BLOCKS = 1
+_ELEMENT_BYTES = 4
+_ROW_BYTES = 512
+_THREAD_BYTES = 1 << 18
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +30,7 @@ class MemoryPlan:
     weights_bytes: int
     arena_bytes: int
     tables_bytes: int
-    rows_bytes: int
+    executor_bytes: int
     process_bytes: int
     specs: tuple[LayerGroupSpec, ...]
     num_blocks: tuple[int, ...]
@@ -52,7 +55,7 @@ class MemoryPlan:
             ("weights", self.weights_bytes, "one packed copy"),
             ("arena", self.arena_bytes, "activations and logits of the largest step"),
             ("tables", self.tables_bytes, "rotary embedding, taps"),
-            ("rows", self.rows_bytes, "token ids, block tables, sampler state"),
+            ("executor", self.executor_bytes, "rows, block tables, scratch (resident: within process)"),
         ]
         rows += [
             (
@@ -77,8 +80,30 @@ class MemoryPlan:
         ]
 
 
+def executor_bytes(
+    plan: Plan, config: EngineConfig, specs: tuple[LayerGroupSpec, ...], num_threads: int, max_model_len: int
+) -> int:
+    """An upper bound of what the native executor allocates for itself: `Executor.memory_bytes()` is at most this.
+
+    Rows with their tables and outputs; prepared activations of the widest matmul; per thread a vocabulary of
+    candidates, and scratch.
+    """
+    linears = [c for c in plan.calls if c.op == "linear"]
+    vocab = max((c.dims[0] for c in plan.calls if c.op == "sample"), default=0)
+    width = max((c.dims[1] for c in linears), default=0)
+    per_row = (max_model_len + sum(s.blocks_needed(max_model_len) for s in specs)) * _ELEMENT_BYTES + _ROW_BYTES
+    per_logits_row = _ROW_BYTES + vocab // 512
+    activations = (width + 64) * _ELEMENT_BYTES
+    return (
+        config.max_num_seqs * per_row
+        + config.num_logits_rows * per_logits_row
+        + config.max_num_batched_tokens * (activations + _ELEMENT_BYTES * 16)
+        + num_threads * (vocab * 4 * _ELEMENT_BYTES + 2 * activations + _THREAD_BYTES)
+    )
+
+
 def plan_memory(
-    plan: Plan, config: EngineConfig, specs: tuple[LayerGroupSpec, ...], budget: MemoryBudget
+    plan: Plan, config: EngineConfig, specs: tuple[LayerGroupSpec, ...], budget: MemoryBudget, *, num_threads: int
 ) -> MemoryPlan:
     """Give the KV cache what the rest leaves of the budget, at most what max_num_seqs can use.
 
@@ -86,7 +111,11 @@ def plan_memory(
     max_model_len tokens does not.
     """
     max_model_len = plan.limits["max_model_len"]
-    base = _without_kv(plan, config, specs, budget, max_model_len)
+
+    def without_kv(length: int) -> MemoryPlan:
+        return _without_kv(plan, config, specs, budget, num_threads, length)
+
+    base = without_kv(max_model_len)
     fixed = _fixed(base)
     per_sequence = tuple(s.blocks_needed(max_model_len) for s in specs)
     useful = tuple(n * config.max_num_seqs + NULL_BLOCKS for n in per_sequence)
@@ -97,24 +126,21 @@ def plan_memory(
     planned = _with_blocks(base, blocks)
     short = any(n - NULL_BLOCKS < need for n, need in zip(blocks, per_sequence, strict=True))
     if short or planned.total_bytes > budget.budget_bytes:
-        raise CapacityError(_refusal(planned, plan, config, specs, budget, per_sequence))
+        raise CapacityError(_refusal(planned, largest_max_model_len(without_kv, config, max_model_len)))
     return planned
 
 
-def largest_max_model_len(
-    plan: Plan, config: EngineConfig, specs: tuple[LayerGroupSpec, ...], budget: MemoryBudget
-) -> int:
+def largest_max_model_len(without_kv: Callable[[int], MemoryPlan], config: EngineConfig, at_most: int) -> int:
     """The most tokens one sequence can have within the budget, computed back; 0 when not even a block fits."""
 
     def fits(length: int) -> bool:
-        base = _without_kv(plan, config, specs, budget, length)
-        need = tuple(s.blocks_needed(length) + NULL_BLOCKS for s in specs)
-        kv = sum(n * s.bytes_per_block for n, s in zip(need, specs, strict=True))
+        base = without_kv(length)
+        kv = sum((s.blocks_needed(length) + NULL_BLOCKS) * s.bytes_per_block for s in base.specs)
         if config.kv_cache_memory_bytes is not None and kv > config.kv_cache_memory_bytes:
             return False
-        return _fixed(base) + kv <= budget.budget_bytes
+        return _fixed(base) + kv <= base.budget.budget_bytes
 
-    low, high = 0, plan.limits["max_model_len"] // config.block_size
+    low, high = 0, at_most // config.block_size
     while low < high:
         middle = (low + high + 1) // 2
         low, high = (middle, high) if fits(middle * config.block_size) else (low, middle - 1)
@@ -122,17 +148,21 @@ def largest_max_model_len(
 
 
 def _without_kv(
-    plan: Plan, config: EngineConfig, specs: tuple[LayerGroupSpec, ...], budget: MemoryBudget, max_model_len: int
+    plan: Plan,
+    config: EngineConfig,
+    specs: tuple[LayerGroupSpec, ...],
+    budget: MemoryBudget,
+    num_threads: int,
+    max_model_len: int,
 ) -> MemoryPlan:
     scale = max_model_len / plan.limits["max_model_len"]
-    per_row = max_model_len + sum(s.blocks_needed(max_model_len) for s in specs)
     return MemoryPlan(
         budget=budget,
         max_model_len=max_model_len,
         weights_bytes=plan.weights_bytes,
         arena_bytes=plan.arena_bytes,
         tables_bytes=int(plan.constants_bytes * scale) + plan.taps_bytes,
-        rows_bytes=config.max_num_seqs * per_row * ROW_ELEMENT_BYTES,
+        executor_bytes=executor_bytes(plan, config, specs, num_threads, max_model_len),
         process_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
         specs=specs,
         num_blocks=tuple(0 for _ in specs),
@@ -145,19 +175,12 @@ def _with_blocks(base: MemoryPlan, blocks: tuple[int, ...]) -> MemoryPlan:
 
 
 def _fixed(plan: MemoryPlan) -> int:
-    return plan.weights_bytes + plan.arena_bytes + plan.tables_bytes + plan.rows_bytes + plan.process_bytes
+    return plan.weights_bytes + plan.arena_bytes + plan.tables_bytes + plan.executor_bytes + plan.process_bytes
 
 
-def _refusal(
-    planned: MemoryPlan,
-    plan: Plan,
-    config: EngineConfig,
-    specs: tuple[LayerGroupSpec, ...],
-    budget: MemoryBudget,
-    per_sequence: tuple[int, ...],
-) -> str:
-    need = sum(n * s.bytes_per_block for n, s in zip(per_sequence, specs, strict=True))
-    length = largest_max_model_len(plan, config, specs, budget)
+def _refusal(planned: MemoryPlan, length: int) -> str:
+    need = sum(s.blocks_needed(planned.max_model_len) * s.bytes_per_block for s in planned.specs)
+    budget = planned.budget
     hint = (
         f"--max-model-len {length} fits"
         if length

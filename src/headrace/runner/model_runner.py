@@ -135,7 +135,7 @@ class ModelRunner:
         for i, (spec, region, n) in enumerate(zip(specs, kv, self.memory.num_blocks, strict=True)):
             strides = (spec.block_stride, spec.layer_stride, spec.head_stride, spec.v_offset)
             native.set_kv_group(i, region.address, n, spec.block_size, *strides)
-        native.load_plan(bind(plan, bases).tobytes(), [0, *(end for _, end in plan.segments.values())])
+        native.load_plan(bind(plan, bases).tobytes(), [first for first, _ in plan.segments.values()])
         if any(call.face == "reference" for call in plan.calls):
             faces = ReferenceFaces(plan, self._views(), [r.array(np.float32) for r in kv], specs)
             return HybridExecutor(plan, native, faces)

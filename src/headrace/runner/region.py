@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import mmap
 from typing import Any, cast
 
@@ -55,16 +56,20 @@ PROCESS = "process"
 
 
 def resident_bytes(regions: list[Region]) -> dict[str, int]:
-    """Region → bytes in memory now, and everything else of this process as "process" (from /proc/self/smaps)."""
-    out = {region.name: 0 for region in regions} | {PROCESS: 0}
-    spans = sorted((r.address, r.address + r.size_bytes, r.name) for r in regions)
-    current = PROCESS
-    with open("/proc/self/smaps", encoding="ascii", errors="replace") as smaps:
-        for line in smaps:
-            head = line.split(" ", 1)[0]
-            if "-" in head and not head.endswith(":"):
-                begin = int(head.split("-")[0], 16)
-                current = next((name for low, high, name in spans if low <= begin < high), PROCESS)
-            elif line.startswith("Rss:"):
-                out[current] += int(line.split()[1]) * 1024
-    return out
+    """Region → bytes in memory now (mincore), and everything else of this process as "process".
+
+    Neighbouring regions can be one mapping to the kernel, so /proc/self/smaps cannot tell them apart.
+    """
+    out = {region.name: _resident_pages(region) * mmap.PAGESIZE for region in regions}
+    with open("/proc/self/statm", encoding="ascii") as statm:
+        resident = int(statm.read().split()[1]) * mmap.PAGESIZE
+    return out | {PROCESS: max(0, resident - sum(out.values()))}
+
+
+def _resident_pages(region: Region) -> int:
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.mincore.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p)
+    pages = np.zeros(region.size_bytes // mmap.PAGESIZE, np.uint8)
+    if libc.mincore(region.address, region.size_bytes, pages.ctypes.data) != 0:
+        raise OSError(ctypes.get_errno(), f"mincore of region {region.name!r} failed")
+    return int(np.count_nonzero(pages & 1))
