@@ -11,9 +11,9 @@ namespace headrace {
 struct LinearArgs {
     Format format;
     int64_t n, k;
-    int k_segments;           // partial sums over K, merged in a balanced tree
+    int k_segments;           // 1, 2, 4 or 8 partial sums over K (segment s: steps [s*G/S, (s+1)*G/S) of G), merged in a balanced tree
     const uint8_t* weight;    // packed
-    const float* bias;        // [n] or null
+    const float* bias;        // [n] or null; with SILU_MUL the gate's n/2, then the up's
     uint32_t flags;           // LINEAR_RESIDUAL, LINEAR_SILU_MUL
     const uint8_t* act;       // prepared activation rows, `act_stride` bytes apart
     int64_t act_stride;
