@@ -1,7 +1,7 @@
 """The bits of every kernel, recorded.
 
-Within a tolerance an association, a tile or a constant could change unseen. A change here is a new numerics_id: what was
-stored by earlier versions no longer compares.
+Within a tolerance an association, a tile or a constant could change unseen. A change here is a new numerics_id:
+what was stored by earlier versions no longer compares.
 """
 
 from __future__ import annotations
