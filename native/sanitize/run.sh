@@ -53,6 +53,12 @@ cp -r src/headrace "$work/python/"
 rm -f "$work"/python/headrace/_native*.so "$work"/report.*
 "$bin/cmake" --install "$work/cmake" --prefix "$work/python" >/dev/null
 
+# The editable install's import hook would win over PYTHONPATH.
+cat >"$work/python/sitecustomize.py" <<'PYTHON'
+import sys
+
+sys.meta_path[:] = [finder for finder in sys.meta_path if not type(finder).__name__.startswith("ScikitBuild")]
+PYTHON
 export PYTHONPATH="$work/python"
 module=$(run_sanitized "$bin/python" -c "import headrace._native as native; print(native.__file__)")
 case "$module" in
