@@ -224,7 +224,7 @@ class RemoteEngine:
         await self._reap()
         if fault is None:
             fault = self._failure.message if self._failure is not None else self._process.exit_reason()
-        if not self._closing:
+        if not self._closing and self._failure is None:
             _log.error("the engine is gone", reason=fault)
         self._tell_everyone(fault)
 

@@ -90,8 +90,8 @@ class Worker:
         logs.set_level(configure.log_level)
         try:
             core = self._make_core(configure.config)
-        except HeadraceError as error:  # a fault of the set-up, not of the code: one line, the server shows the rest
-            _log.error("the engine could not start", error=type(error).__name__, reason=error.message)
+        except HeadraceError as error:  # a fault of the set-up, not of the code: the server shows it
+            _log.debug("the engine could not start", error=type(error).__name__)
             self._say_failure(error)
             return EXIT_FAILED
         try:

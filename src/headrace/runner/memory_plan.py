@@ -126,7 +126,7 @@ def plan_memory(
     planned = _with_blocks(base, blocks)
     short = any(n - NULL_BLOCKS < need for n, need in zip(blocks, per_sequence, strict=True))
     if short or planned.total_bytes > budget.budget_bytes:
-        raise CapacityError(_refusal(planned, largest_max_model_len(without_kv, config, max_model_len)))
+        raise CapacityError(_refusal(planned, config, largest_max_model_len(without_kv, config, max_model_len)))
     return planned
 
 
@@ -178,20 +178,22 @@ def _fixed(plan: MemoryPlan) -> int:
     return plan.weights_bytes + plan.arena_bytes + plan.tables_bytes + plan.executor_bytes + plan.process_bytes
 
 
-def _refusal(planned: MemoryPlan, length: int) -> str:
+def _refusal(planned: MemoryPlan, config: EngineConfig, length: int) -> str:
     need = sum(s.blocks_needed(planned.max_model_len) * s.bytes_per_block for s in planned.specs)
     budget = planned.budget
-    hint = (
-        f"--max-model-len {length} fits"
-        if length
-        else "not even one block fits; raise --memory-budget-bytes or lower --max-num-batched-tokens"
-    )
+    knob = "--memory-budget-bytes" if config.kv_cache_memory_bytes is None else "--kv-cache-memory-bytes"
+    hint = f"--max-model-len {length} fits" if length else f"not even one block fits; raise {knob}"
     return "\n".join(
         [
             f"{planned.max_model_len} tokens of context do not fit the memory budget: {hint}",
             memory_table(planned.lines()),
             f"one sequence of {planned.max_model_len} tokens needs {format_bytes(need)} of KV cache;"
-            f" the budget is {format_bytes(budget.budget_bytes)} ({budget.source})",
+            f" the budget is {format_bytes(budget.budget_bytes)} ({budget.source})"
+            + (
+                f", of which {knob} leaves it {format_bytes(config.kv_cache_memory_bytes)}"
+                if config.kv_cache_memory_bytes
+                else ""
+            ),
         ]
     )
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from headrace.config.engine import EngineConfig
 from headrace.config.server import ServerConfig
-from headrace.core.errors import HeadraceError
+from headrace.core.errors import ConfigError, HeadraceError
 from headrace.engine.process import EngineProcess, RemoteEngine
 from headrace.observe import logs
 from headrace.server.launch import banner
@@ -27,11 +27,12 @@ if TYPE_CHECKING:
 
     from headrace.engine.async_llm import AsyncLLM
 
-EXIT_OK, EXIT_FAILED = 0, 1
+EXIT_OK, EXIT_FAILED, EXIT_USAGE = 0, 1, 2
 
 
 def run(engine_config: EngineConfig, server_config: ServerConfig) -> int:
-    """Serve until SIGTERM or SIGINT; the exit status: 0 after a signal, 1 when it could not start."""
+    """Serve until SIGTERM or SIGINT; the exit status: 0 after a signal, 1 when it could not start,
+    2 when an option is wrong."""
     logs.setup(server_config.log_level)
     try:
         sock = listen(server_config)
@@ -96,5 +97,5 @@ async def _serve(llm: AsyncLLM, server: uvicorn.Server, sock: socket.socket, con
 
 
 def _failed(error: HeadraceError) -> int:
-    print(f"error: {error.message}", file=sys.stderr, flush=True)
-    return EXIT_FAILED
+    print(f"headrace: error: {error.message}", file=sys.stderr, flush=True)
+    return EXIT_USAGE if isinstance(error, ConfigError) else EXIT_FAILED
