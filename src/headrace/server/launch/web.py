@@ -25,8 +25,27 @@ class Server(uvicorn.Server):
         yield
 
 
+LINGER_S = 1.0
+LINGER_BYTES = 16 << 20
+
+
 class Protocol(H11Protocol):
-    """Answers what is no HTTP, or has too long headers (431), with an error body like every other."""
+    """Answers what is no HTTP, or has too long headers (431), with an error body like every other.
+
+    Closing a socket that still has unread input resets the connection, and the reset can overtake the answer; so the
+    rest of a refused request is read and dropped, for a bounded time and amount, before the socket closes.
+    """
+
+    _left_to_drop = 0
+
+    def data_received(self, data: bytes) -> None:
+        """Bytes for the parser, or more of a request that was refused."""
+        if not self._left_to_drop:
+            super().data_received(data)
+        elif len(data) >= self._left_to_drop:
+            self.transport.close()
+        else:
+            self._left_to_drop -= len(data)
 
     def send_400_response(self, msg: str) -> None:
         """Called while the parser's exception is handled; it says which status fits."""
@@ -47,7 +66,10 @@ class Protocol(H11Protocol):
         ]
         for event in events:
             self.transport.write(self.conn.send(event) or b"")
-        self.transport.close()
+        if self.transport.can_write_eof():
+            self.transport.write_eof()
+        self._left_to_drop = LINGER_BYTES
+        self.loop.call_later(LINGER_S, self.transport.close)
 
 
 def make_server(app: ASGIApp, root_path: str, shutdown_timeout_s: int) -> Server:
