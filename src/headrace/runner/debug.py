@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, cast
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -97,18 +97,11 @@ class DebugRunner:
         )
         self._steps += 1
         self.runner.executor.step(step_header.encode_header(header))
-        return self._logits(len(wanted)).copy()
+        return self.runner.logits(len(wanted)).copy()
 
     def forget(self, row: int) -> None:
         """Let the row start a new sequence."""
         self._known.pop(row, None)
-
-    def _logits(self, num_rows: int) -> F32:
-        sample = next(c for c in self.plan.calls if c.op == "sample")
-        ref = sample.refs[0]
-        arena = self.runner.region("arena").array(np.float32)
-        start = ref.offset_bytes // 4 if ref else 0
-        return cast(F32, arena[start : start + num_rows * self.vocab_size].reshape(num_rows, self.vocab_size))
 
 
 def logits(model: str | Path, token_ids: Sequence[int], chunks: Sequence[int] | None = None, **options: Any) -> F32:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -56,6 +56,8 @@ class ModelRunner:
         self.startup_s: dict[str, float] = {}
         self._regions: dict[str, Region] = {}
         self._wants_logprobs: dict[int, EngineRequest] = {}
+        self.on_step: Callable[[Schedule, NDArray[np.float32]], None] | None = None
+        """Called after each step with its raw logits, f32 [num_logits_rows, vocab], a view valid until the next one."""
         start = time.perf_counter()
         weights = self._reserve("weights", memory.weights_bytes, huge_pages=True)
         pack_weights(self.plan, planned.checkpoint, weights.array(), num_threads=num_threads, progress=progress)
@@ -88,7 +90,17 @@ class ModelRunner:
             else:
                 self._wants_logprobs[admission.row] = request
         self._executor.step(step_header.encode(schedule))
+        if self.on_step is not None:
+            self.on_step(schedule, self.logits(schedule.num_logits_rows))
         return _collect(schedule, self._executor.outputs(), self._wants_logprobs)
+
+    def logits(self, num_rows: int) -> NDArray[np.float32]:
+        """Raw logits of the last step's first `num_rows` logits rows: f32 [num_rows, vocab], a view."""
+        sample = next(c for c in self.plan.calls if c.op == "sample")
+        start = sample.refs[0].offset_bytes // 4 if sample.refs[0] else 0
+        vocab = sample.dims[0]
+        arena = self._regions["arena"].array(np.float32)
+        return cast("NDArray[np.float32]", arena[start : start + num_rows * vocab].reshape(num_rows, vocab))
 
     def memory_lines(self) -> list[MemoryLine]:
         """The memory table with what is resident now."""
