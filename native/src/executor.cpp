@@ -100,7 +100,6 @@ void Executor::load_plan(const uint8_t* bytes, int64_t num_bytes, const std::vec
     calls_ = std::move(calls);
     segment_bounds_ = segment_starts;
     segment_bounds_.push_back(num_calls());
-    counters_ = std::vector<ClaimCounter>(calls_.size() * MAX_PHASES_PER_CALL);
     call_times_ns_.assign(calls_.size(), 0);
     if (rows_) rows_->clear();  // old tokens and biases were checked against another vocabulary
     is_prepared_ = has_step_ = false;
@@ -206,37 +205,43 @@ void Executor::run_segment(const int32_t* words, int64_t num_words, int64_t segm
 }
 
 void Executor::run(int64_t first, int64_t count) {
-    run_first_ = first;
-    run_count_ = count;
+    call_ = first;
+    run_end_ = first + count;
+    phase_ = -1;
     context_.timed_out_gate = -1;
-    for (int64_t i = 0; i < count * MAX_PHASES_PER_CALL; ++i)
-        counters_[static_cast<size_t>(i)].next.store(0, std::memory_order_relaxed);
-    pool_->run([](void* self, int index) { static_cast<Executor*>(self)->run_on_thread(index); }, this);
+    call_start_ = std::chrono::steady_clock::now();
+    pool_->run(*this);
     if (context_.timed_out_gate >= 0) {
         has_step_ = false;
         throw GateTimeout("gate " + std::to_string(context_.timed_out_gate) + " was not opened in time; the step was abandoned");
     }
 }
 
-void Executor::run_on_thread(int index) {
-    using Clock = std::chrono::steady_clock;
-    const bool profiles = is_profiling_ && index == 0;
-    Clock::time_point start = profiles ? Clock::now() : Clock::time_point{};
-    for (int64_t i = 0; i < run_count_; ++i) {
-        Team team(index, num_threads_, pool_->barrier(), counters_.data() + i * MAX_PHASES_PER_CALL);
-        const int64_t call = run_first_ + i;
-        const bool shared = run_call(context_, calls_[static_cast<size_t>(call)], team);
-        const bool waited = shared && calls_[static_cast<size_t>(call)].op == static_cast<uint32_t>(Op::gate);
-        // The pool's own join is the barrier after the last call.
-        if (shared && (waited || i + 1 < run_count_)) team.barrier();
-        if (waited && context_.timed_out_gate >= 0) return;
-        if (profiles) {
-            const Clock::time_point now = Clock::now();
-            call_times_ns_[static_cast<size_t>(call)] +=
-                static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(now - start).count());
-            start = now;
+bool Executor::next(int thread, Phase& phase) {
+    for (++phase_; call_ < run_end_; ++phase_) {
+        if (phase_ == NUM_PHASES) {
+            if (is_profiling_) book_call();
+            phase_ = -1;
+            ++call_;
+            continue;
         }
+        const Call& call = calls_[static_cast<size_t>(call_)];
+        phase = phase_of(context_, call, phase_);
+        if (context_.timed_out_gate >= 0) return false;
+        if (phase.num_units > phase.min_chunk) return true;
+        // One piece: nobody could share it, so it is not handed out.
+        if (phase.num_units > 0) run_units(context_, call, phase_, {thread, true, 0, phase.num_units});
     }
+    return false;
+}
+
+void Executor::run(const Share& share) { run_units(context_, calls_[static_cast<size_t>(call_)], phase_, share); }
+
+void Executor::book_call() {
+    const auto now = std::chrono::steady_clock::now();
+    call_times_ns_[static_cast<size_t>(call_)] +=
+        static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(now - call_start_).count());
+    call_start_ = now;
 }
 
 std::shared_ptr<Rows> Executor::rows() const {

@@ -1,6 +1,7 @@
 // The executor: owns the threads, the row state and a plan, and runs one step per call.
 #pragma once
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -11,11 +12,11 @@
 
 namespace headrace {
 
-class Executor {
+class Executor : private Work {
   public:
     // Throws std::invalid_argument for an ISA this CPU lacks or a thread count out of [1, 1024].
     Executor(const std::string& isa, int num_threads);
-    ~Executor();
+    ~Executor() override;
 
     const char* isa() const { return kernels_.isa; }
     int num_threads() const { return num_threads_; }
@@ -57,7 +58,9 @@ class Executor {
     void begin(const int32_t* header, int64_t num_words);
     void check_continues(const int32_t* header, int64_t num_words);
     void run(int64_t first, int64_t count);
-    void run_on_thread(int index);
+    bool next(int thread, Phase& phase) override;
+    void run(const Share& share) override;
+    void book_call();
 
     const Kernels& kernels_;
     const int num_threads_;
@@ -75,10 +78,12 @@ class Executor {
     std::vector<int32_t> header_;  // own copy: the caller's array may change once the GIL is released
     Gates gates_;
     StepContext context_;
-    std::vector<ClaimCounter> counters_;
     bool is_prepared_ = false, has_step_ = false, is_profiling_ = false;
-    int64_t run_first_ = 0, run_count_ = 0;
+    // The call and phase being run, of calls up to run_end_; between phases the opener's, else read only.
+    int64_t call_ = 0, run_end_ = 0;
+    int phase_ = 0;
     std::vector<uint64_t> call_times_ns_;
+    std::chrono::steady_clock::time_point call_start_;
 };
 
 // A gate's counter did not reach its target in time; the step was left there.

@@ -45,15 +45,17 @@ struct StepContext {
     std::vector<KvGroup> groups;
     Buffer activations;                  // prepared rows shared by all threads
     std::vector<Candidate> slice_best;   // [max_logits_rows, slices]
+    std::vector<int64_t> sample_units;   // of the sampler's first phase: row * slices + slice
     std::vector<ThreadScratch> threads;
     StepHeader header;
     std::chrono::nanoseconds gate_timeout{std::chrono::seconds(60)};
     int64_t timed_out_gate = -1;
 };
 
-constexpr int64_t MAX_PHASES_PER_CALL = 2;
 // Up to so many values it is cheaper that every thread prepares all rows than to share them and wait.
 constexpr int64_t OWN_PREPARE_VALUES = 8192;
+// Products that take about a microsecond of one row's matmul.
+constexpr int64_t LINEAR_CLAIM_MACS = 20'000;
 
 inline int64_t activation_stride(const Kernels& kernels, const Call& c) {
     return (kernels.act_bytes(static_cast<Format>(c.dim[2]), c.dim[1]) + 63) / 64 * 64;
@@ -66,7 +68,17 @@ void check_call_memory(const Call& call, int64_t index, const std::vector<KvGrou
 // Grows the context's scratch to what the call may need for `sizes`.
 void reserve_scratch(const Call& call, const RowSizes& sizes, StepContext& context);
 
-// Runs one call on one thread of the team. Returns whether a barrier must follow before the next call.
-bool run_call(StepContext& context, const Call& call, Team& team);
+// A call is up to two phases of units (threads.h), each complete before the next begins.
+constexpr int NUM_PHASES = 2;
+// What a phase is in this step. May do what only the opener of a phase may: gates publish and wait here.
+Phase phase_of(StepContext& context, const Call& call, int phase);
+void run_units(StepContext& context, const Call& call, int phase, const Share& share);
+
+// sample_op.cpp
+Phase sample_phase(StepContext& context, const Call& call, int phase);
+void run_sample(StepContext& context, const Call& call, int phase, const Share& share);
+
+inline float* floats(uint64_t address) { return reinterpret_cast<float*>(address); }
+inline const float* const_floats(uint64_t address) { return reinterpret_cast<const float*>(address); }
 
 }  // namespace headrace

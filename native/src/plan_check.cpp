@@ -135,6 +135,7 @@ void reserve_scratch(const Call& c, const RowSizes& sizes, StepContext& x) {
         case Op::sample: {
             const int64_t slices = (c.dim[0] + SAMPLE_SLICE - 1) / SAMPLE_SLICE;
             x.slice_best.resize(std::max(x.slice_best.size(), static_cast<size_t>(sizes.max_logits_rows * slices)));
+            x.sample_units.reserve(x.slice_best.size());
             for (ThreadScratch& thread : x.threads) thread.sampler.reserve(c.dim[0]);
             return;
         }

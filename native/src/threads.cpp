@@ -2,9 +2,14 @@
 
 #include <sched.h>
 #include <unistd.h>
+#if defined(__linux__)
+#include <linux/futex.h>
+#include <sys/syscall.h>
+#endif
 
 #include <algorithm>
 #include <chrono>
+#include <climits>
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -15,7 +20,7 @@
 namespace headrace {
 namespace {
 
-// Longer than the usual gap between threads at a barrier, short enough to be nothing when a step is over.
+// Longer than the usual gap between threads at the end of a phase, short enough to be nothing when a step is over.
 constexpr double kSpinNs = 20'000;
 
 void relax() {
@@ -49,6 +54,24 @@ int spins_that_fit() {
 // With more threads than CPUs a spinning thread keeps the one it waits for from running.
 int spins_for(int num_threads) { return num_threads > 1 && num_threads <= num_usable_cpus() ? spins_that_fit() : 0; }
 
+// std::atomic::wait would spin and yield on its own account first, and share its waiters' table with all others.
+void sleep_while(std::atomic<uint32_t>& word, uint32_t value) {
+#if defined(__linux__)
+    static_assert(sizeof word == 4);
+    syscall(SYS_futex, &word, FUTEX_WAIT_PRIVATE, value, nullptr, nullptr, 0);
+#else
+    word.wait(value);
+#endif
+}
+
+void wake_all(std::atomic<uint32_t>& word) {
+#if defined(__linux__)
+    syscall(SYS_futex, &word, FUTEX_WAKE_PRIVATE, INT_MAX, nullptr, nullptr, 0);
+#else
+    word.notify_all();
+#endif
+}
+
 }  // namespace
 
 #if defined(__x86_64__)
@@ -59,49 +82,7 @@ FloatMode::FloatMode() : saved_(static_cast<unsigned>(std::fegetround())) { std:
 FloatMode::~FloatMode() { std::fesetround(static_cast<int>(saved_)); }
 #endif
 
-void WaitWord::store(uint32_t value) {
-    word_.store(value, std::memory_order_seq_cst);
-    wake();
-}
-
-uint32_t WaitWord::add(uint32_t value) {
-    const uint32_t now = word_.fetch_add(value, std::memory_order_seq_cst) + value;
-    wake();
-    return now;
-}
-
-// Sequentially consistent on both sides: either the sleeper sees the new word or the waker sees the sleeper.
-void WaitWord::wake() {
-    if (num_sleeping_.load(std::memory_order_seq_cst) != 0) word_.notify_all();
-}
-
-uint32_t WaitWord::wait_change(uint32_t old) {
-    for (int i = 0; i < spins_; ++i) {
-        const uint32_t now = load();
-        if (now != old) return now;
-        relax();
-    }
-    num_sleeping_.fetch_add(1, std::memory_order_seq_cst);
-    word_.wait(old, std::memory_order_seq_cst);
-    num_sleeping_.fetch_sub(1, std::memory_order_relaxed);
-    return load();
-}
-
-void Barrier::arrive() {
-    const uint32_t generation = generation_.load();
-    if (arrived_.fetch_add(1, std::memory_order_acq_rel) + 1 == size_) {
-        arrived_.store(0, std::memory_order_relaxed);
-        generation_.store(generation + 1);
-        return;
-    }
-    generation_.wait_change(generation);
-}
-
-ThreadPool::ThreadPool(int num_threads)
-    : ThreadPool(num_threads, spins_for(num_threads)) {}
-
-ThreadPool::ThreadPool(int num_threads, int spins)
-    : size_(num_threads), owner_pid_(getpid()), barrier_(num_threads, spins), generation_(spins), num_running_(spins) {
+ThreadPool::ThreadPool(int num_threads) : size_(num_threads), owner_pid_(getpid()), spins_(spins_for(num_threads)) {
     try {
         for (int i = 1; i < size_; ++i) threads_.push_back(std::make_unique<std::thread>(&ThreadPool::work, this, i));
     } catch (...) {
@@ -119,36 +100,102 @@ ThreadPool::~ThreadPool() {
 }
 
 void ThreadPool::stop() {
-    stopping_ = true;
-    generation_.add(1);
+    publish(STOP);
     for (auto& thread : threads_) thread->join();
 }
 
 bool ThreadPool::is_alive() const { return getpid() == owner_pid_; }
 
-void ThreadPool::run(void (*body)(void*, int), void* context) {
-    body_ = body;
-    context_ = context;
-    if (size_ > 1) {
-        num_running_.store(static_cast<uint32_t>(size_ - 1));
-        generation_.add(1);
+// Sequentially consistent on both sides: either the sleeper sees the new word or the waker sees the sleeper. One wake per
+// sleep: a woken thread that gets no core yet does not cost a system call per phase.
+void ThreadPool::publish(uint64_t word) {
+    claim_.store(word, std::memory_order_seq_cst);
+    if (has_sleepers_.load(std::memory_order_seq_cst) == 0) return;
+    has_sleepers_.store(0, std::memory_order_seq_cst);
+    wake_word_.fetch_add(1, std::memory_order_seq_cst);
+    wake_all(wake_word_);
+}
+
+void ThreadPool::wait_change(uint64_t old) {
+    for (int i = 0; i < spins_; ++i) {
+        if (claim_.load(std::memory_order_relaxed) != old) return;
+        relax();
     }
-    {
-        FloatMode mode;
-        body(context, 0);
+    const uint32_t wake = wake_word_.load(std::memory_order_seq_cst);
+    has_sleepers_.store(1, std::memory_order_seq_cst);
+    if (claim_.load(std::memory_order_seq_cst) == old) sleep_while(wake_word_, wake);
+}
+
+int64_t ThreadPool::open_next(int index) {
+    Phase phase;
+    const bool has_next = work_->next(index, phase);
+    ++serial_;
+    if (!has_next) {
+        publish(serial_ * SERIAL | IDLE);
+        return 0;
     }
-    for (uint32_t left = num_running_.load(); left != 0;) left = num_running_.wait_change(left);
+    num_units_ = phase.num_units;
+    piece_ = std::max(phase.min_chunk, num_units_ / static_cast<int64_t>(PIECES) + 1);
+    num_pieces_ = (num_units_ + piece_ - 1) / piece_;
+    pieces_left_.store(num_pieces_, std::memory_order_relaxed);
+    const int64_t take = guided_take(num_pieces_, size_);
+    publish(serial_ * SERIAL | static_cast<uint64_t>(num_pieces_ - take));
+    return take;
+}
+
+void ThreadPool::carry_out(int index, int64_t first, int64_t take, uint64_t& last_serial) {
+    while (take != 0) {
+        const Share share{index, last_serial != serial_, first * piece_, std::min((first + take) * piece_, num_units_)};
+        last_serial = serial_;
+        work_->run(share);
+        if (pieces_left_.fetch_sub(take, std::memory_order_acq_rel) != take) return;
+        take = open_next(index);
+        first = 0;
+    }
+}
+
+void ThreadPool::take_part(int index, uint64_t word, uint64_t& last_serial) {
+    while ((word & PIECES) != 0) {
+        const auto unclaimed = static_cast<int64_t>(word & PIECES);
+        const int64_t take = guided_take(unclaimed, size_);
+        if (!claim_.compare_exchange_weak(word, word - static_cast<uint64_t>(take), std::memory_order_acq_rel, std::memory_order_acquire))
+            continue;
+        carry_out(index, num_pieces_ - unclaimed, take, last_serial);
+        word = claim_.load(std::memory_order_acquire);
+    }
+}
+
+void ThreadPool::run(Work& work) {
+    const FloatMode mode;
+    if (size_ == 1) {
+        for (Phase phase; work.next(0, phase);) work.run({0, true, 0, phase.num_units});
+        return;
+    }
+    work_ = &work;
+    uint64_t last_serial = serial_;
+    carry_out(0, 0, open_next(0), last_serial);
+    for (;;) {
+        const uint64_t word = claim_.load(std::memory_order_acquire);
+        if (word & IDLE) return;
+        if ((word & PIECES) != 0) {
+            take_part(0, word, last_serial);
+        } else {
+            wait_change(word);
+        }
+    }
 }
 
 void ThreadPool::work(int index) {
-    for (uint32_t seen = 0;;) {
-        seen = generation_.wait_change(seen);
-        if (stopping_) return;
-        {
-            FloatMode mode;
-            body_(context_, index);
+    const FloatMode mode;
+    uint64_t last_serial = ~uint64_t{0};
+    for (;;) {
+        const uint64_t word = claim_.load(std::memory_order_acquire);
+        if (word & STOP) return;
+        if ((word & PIECES) != 0) {
+            take_part(index, word, last_serial);
+        } else {
+            wait_change(word);
         }
-        num_running_.add(~uint32_t{0});
     }
 }
 

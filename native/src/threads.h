@@ -1,4 +1,6 @@
-// The thread team of one executor: fork-join over persistent threads, a barrier, and chunk claiming.
+// The thread pool of one executor. Work comes in phases, one after the other; a phase is over when all its units are done,
+// whoever did them. A thread that holds no units is never waited for: not one that sleeps, not one that lost its core.
+// docs/native-core.md tells why.
 #pragma once
 #include <algorithm>
 #include <atomic>
@@ -21,79 +23,32 @@ class FloatMode {
     unsigned saved_;
 };
 
-// A word that threads wait on to change, in two stages: a short spin for gaps inside a step, then the kernel's futex, so
-// that an idle engine costs nothing. It counts who sleeps: waking is a system call, and mostly nobody does.
-class WaitWord {
+// Independent units [0, num_units). Nobody claims less than min_chunk of them at once (but for the rest), so it should be
+// worth a claim, about a microsecond of work.
+struct Phase {
+    int64_t num_units = 0;
+    int64_t min_chunk = 1;
+};
+
+// What a thread has claimed of the current phase.
+struct Share {
+    int thread;
+    bool is_first;  // this thread's first of the phase
+    int64_t begin, end;
+};
+
+class Work {
   public:
-    explicit WaitWord(int spins) : spins_(spins) {}
-
-    uint32_t load() const { return word_.load(std::memory_order_acquire); }
-    // Everything written before is visible to whoever sees the new value.
-    void store(uint32_t value);
-    // Returns the new value.
-    uint32_t add(uint32_t value);
-    // Waits until the word differs from `old`; returns what it is then.
-    uint32_t wait_change(uint32_t old);
-
-  private:
-    void wake();
-
-    const int spins_;
-    alignas(64) std::atomic<uint32_t> word_{0};
-    std::atomic<uint32_t> num_sleeping_{0};
+    virtual ~Work() = default;
+    // The phase after the one just completed; false when there is none. Exactly one thread is here at a time and nobody is
+    // in run(): the state between phases is its alone, and what is quicker done than handed out it may do itself.
+    virtual bool next(int thread, Phase& phase) = 0;
+    virtual void run(const Share& share) = 0;
 };
 
-class Barrier {
-  public:
-    Barrier(int size, int spins) : size_(static_cast<uint32_t>(size)), generation_(spins) {}
-    void arrive();
-
-  private:
-    const uint32_t size_;
-    alignas(64) std::atomic<uint32_t> arrived_{0};
-    WaitWord generation_;
-};
-
-struct alignas(64) ClaimCounter {
-    std::atomic<int64_t> next{0};
-};
-
-// What one thread knows while a step runs. All threads walk the same calls, so their phase numbers agree.
-class Team {
-  public:
-    Team(int index, int size, Barrier& barrier, ClaimCounter* counters)
-        : index(index), size(size), barrier_(barrier), counter_(counters) {}
-
-    // Units [0, num_units) in chunks claimed one after the other; body(begin, end). No barrier on either side.
-    template <class Body>
-    void share(int64_t num_units, int64_t chunk, Body&& body) {
-        std::atomic<int64_t>& next = (counter_++)->next;
-        if (size == 1) {
-            if (num_units > 0) body(int64_t{0}, num_units);
-            return;
-        }
-        for (;;) {
-            const int64_t begin = next.fetch_add(chunk, std::memory_order_relaxed);
-            if (begin >= num_units) return;
-            body(begin, std::min(begin + chunk, num_units));
-        }
-    }
-
-    // A chunk that gives each thread about `pieces` turns.
-    int64_t chunk_of(int64_t num_units, int64_t pieces) const {
-        return std::max<int64_t>(1, num_units / (size * pieces));
-    }
-
-    void barrier() {
-        if (size > 1) barrier_.arrive();
-    }
-
-    const int index, size;
-
-  private:
-    Barrier& barrier_;
-    ClaimCounter* counter_;
-};
+// How much to take of what is left: large pieces first, small ones last, so that threads end together and one that loses
+// its core late in a phase holds little.
+inline int64_t guided_take(int64_t left, int num_threads) { return std::max<int64_t>(1, left / (2 * num_threads)); }
 
 class ThreadPool {
   public:
@@ -103,24 +58,39 @@ class ThreadPool {
     ThreadPool& operator=(const ThreadPool&) = delete;
 
     int size() const { return size_; }
-    Barrier& barrier() { return barrier_; }
-    // Runs body(context, index) on every thread; the caller is index 0. Returns when all are done.
-    void run(void (*body)(void*, int), void* context);
+    // Runs all phases; the caller is thread 0. Returns when the last one is complete, even if other threads have not woken.
+    void run(Work& work);
     // False in a forked child, where the threads do not exist.
     bool is_alive() const;
 
   private:
-    ThreadPool(int num_threads, int spins);
+    // The claim word: serial number of the phase | IDLE or STOP | pieces not yet claimed. A thread that looked long ago holds
+    // an old serial number, so its compare-exchange fails; until one succeeds it reads nothing but this word.
+    static constexpr int kPieceBits = 24;
+    static constexpr uint64_t PIECES = (uint64_t{1} << kPieceBits) - 1, IDLE = PIECES + 1, STOP = IDLE << 1, SERIAL = STOP << 1;
+
     void work(int index);
     void stop();
+    // Takes part in the phase until nothing of it is left to claim; `word` is the claim word as last seen.
+    void take_part(int index, uint64_t word, uint64_t& last_serial);
+    // Runs claimed pieces, then whatever the completion of phases hands to this thread.
+    void carry_out(int index, int64_t first, int64_t take, uint64_t& last_serial);
+    // Opens the next phase and returns what the opener claims of it itself; 0 when there is none.
+    int64_t open_next(int index);
+    void publish(uint64_t word);
+    // Waits until the claim word differs from `old`: a short spin for gaps inside a step, then the kernel's futex.
+    void wait_change(uint64_t old);
 
     const int size_;
     const long owner_pid_;
-    Barrier barrier_;
-    void (*body_)(void*, int) = nullptr;
-    void* context_ = nullptr;
-    bool stopping_ = false;
-    WaitWord generation_, num_running_;
+    const int spins_;
+    alignas(64) std::atomic<uint64_t> claim_{IDLE};
+    std::atomic<uint32_t> has_sleepers_{0}, wake_word_{0};  // read by whoever opens a phase, so beside the claim word
+    alignas(64) std::atomic<int64_t> pieces_left_{0};       // not yet done; whoever brings it to zero opens the next phase
+    // Of the open phase; written before it opens, read only by those who hold a piece of it.
+    alignas(64) Work* work_ = nullptr;
+    uint64_t serial_ = 0;
+    int64_t num_units_ = 0, num_pieces_ = 0, piece_ = 1;
     std::vector<std::unique_ptr<std::thread>> threads_;
 };
 
