@@ -9,7 +9,8 @@
 
 namespace nb = nanobind;
 
-void bind_ops(nb::module_&);  // bind_ops.cpp
+void bind_ops(nb::module_&);     // bind_ops.cpp
+void bind_probes(nb::module_&);  // bind_probes.cpp
 
 namespace {
 
@@ -161,4 +162,5 @@ NB_MODULE(_native, m) {
         .def("close", &Executor::close);
 
     bind_ops(m);
+    bind_probes(m);
 }

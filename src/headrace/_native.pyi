@@ -181,3 +181,11 @@ def op_log_sum_exp(isa: str, x: NDArray[np.float32]) -> float: ...
 def op_gumbel(
     isa: str, seed: int, sample_index: int, position: int, ids: NDArray[np.int32] | None = None, *, n: int
 ) -> NDArray[np.float32]: ...
+
+# What the machine can give at best (native/kernels/probes/). isa: its loops, or the next lower level's.
+
+def probe_compute(isa: str, kind: str, num_threads: int, seconds: float) -> float:
+    """10^9 operations per second of all threads; kind: f32, bf16, int8 or q4. 0 when no level has such a loop."""
+
+def probe_read(isa: str, sizes: Sequence[int], num_threads: int, seconds: float) -> list[float]:
+    """GB/s that the threads read together from a working set of each size in bytes."""

@@ -11,7 +11,7 @@ from headrace.cli import app, main
 from headrace.cli.commands import serve
 from headrace.core.errors import CapacityError, EngineDeadError
 
-COMMANDS = ["serve", "chat", "generate", "pull", "plan", "doctor"]
+COMMANDS = ["serve", "chat", "generate", "pull", "plan", "bench", "doctor"]
 
 
 def test_alone_it_prints_an_overview_that_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:

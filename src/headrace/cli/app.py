@@ -10,7 +10,7 @@ from typing import Protocol
 
 import headrace
 from headrace.cli.arguments import Parser
-from headrace.cli.commands import chat, doctor, generate, plan, pull, serve
+from headrace.cli.commands import bench, chat, doctor, generate, plan, pull, serve
 from headrace.core.errors import ConfigError, HeadraceError, unknown_name_message
 
 OVERVIEW = """\
@@ -22,6 +22,7 @@ headrace: serve, script and chat with language models on a CPU.
 
   headrace pull smollm2             fetch the demo model now instead of at first use
   headrace plan show MODEL          what would run, call by call; `plan diff A B` compares two
+  headrace bench roofline           what this machine can give at best, and each kernel's share of it
   headrace doctor                   what this machine grants: kernels, threads, memory
 
 Each takes MODEL: smollm2 (the demo, the default), a .gguf file, a folder in Hugging Face layout, or org/name of the
@@ -42,7 +43,7 @@ class _Command(Protocol):
     def run(self, namespace: argparse.Namespace) -> int: ...
 
 
-_MODULES: tuple[_Command, ...] = (serve, chat, generate, pull, plan, doctor)
+_MODULES: tuple[_Command, ...] = (serve, chat, generate, pull, plan, bench, doctor)
 _COMMANDS = {module.NAME: module for module in _MODULES}
 _ELSEWHERE = {
     "complete": "generate",
