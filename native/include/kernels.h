@@ -21,16 +21,18 @@ struct LinearArgs {
     int64_t m;
 };
 
-struct AttentionArgs {        // one query token, all query heads of one KV head
-    const float* q;           // [group_heads, head_dim], heads contiguous
-    float* out;               // [group_heads, head_dim]
-    int64_t group_heads, head_dim;
-    int64_t position;         // keys 0..position are attended
+constexpr int64_t TILE_TOKENS = 64, SPLIT_TOKENS = 256;  // of attention, at absolute positions
+
+struct AttentionArgs {        // consecutive query tokens of one sequence within one run of 16 positions, all query heads of one KV head
+    const float* q;           // token i: [group_heads, head_dim] at q + i * q_stride, heads contiguous
+    int64_t q_stride;
+    int64_t num_tokens, group_heads, head_dim;
+    int64_t position;         // of the first token; token i attends keys 0..position + i
     const int32_t* table;     // block ids
     const KvGroup* kv;
     int64_t layer, kv_head;
     float scale;
-    float* scratch;           // attention_scratch(group_heads, head_dim) floats
+    float* scratch;           // attention_scratch(num_tokens * group_heads, head_dim) floats
 };
 
 struct Kernels {
@@ -47,8 +49,14 @@ struct Kernels {
     void (*rope)(float* x, const float* table_row, int64_t head_dim, int64_t rotary_dim);
     void (*kv_store)(const KvGroup&, int64_t layer, int64_t kv_head, int64_t head_dim, int64_t block, int64_t offset,
                      const float* k, const float* v);
-    int64_t (*attention_scratch)(int64_t group_heads, int64_t head_dim);
-    void (*attention)(const AttentionArgs&);
+    int64_t (*attention_scratch)(int64_t rows, int64_t head_dim);
+    // All splits of the history; token i of out lies out_stride on.
+    void (*attention)(const AttentionArgs&, float* out, int64_t out_stride);
+    // The same in pieces: each split into a partial of attention_partial(num_tokens * group_heads, head_dim) floats, then the
+    // partials of splits 0.. (partial_stride apart; overwritten) into out.
+    int64_t (*attention_partial)(int64_t rows, int64_t head_dim);
+    void (*attention_split)(const AttentionArgs&, int64_t split, float* partial);
+    void (*attention_merge)(const AttentionArgs&, float* partials, int64_t partial_stride, float* out, int64_t out_stride);
     void (*silu_mul)(const float* gate, const float* up, float* out, int64_t n);
     void (*add)(const float* a, const float* b, float* out, int64_t n);
     // Sampler pieces, over fixed tiles of 1024 entries merged ascending.

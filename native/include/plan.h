@@ -6,6 +6,7 @@
 namespace headrace {
 
 constexpr uint32_t PLAN_VERSION = 1;
+constexpr int32_t QUERY_TOKENS = 16;  // most query tokens of one attention call; they lie in one run of as many positions
 
 // Packed weight formats (NUMERICS.md "Linear"). Lane = output column, 16 lanes to a block.
 //   q4    groups of 32 inputs: 16 outputs x 32 inputs in 320 bytes:
@@ -17,7 +18,7 @@ constexpr uint32_t PLAN_VERSION = 1;
 // A matrix is [ceil(N/16)] column blocks, each block its groups (or K rows) in ascending order; padding lanes are zero.
 enum class Format : int32_t { q4 = 0, q8 = 1, f16 = 2, bf16 = 3, f32 = 4 };
 
-// Activations, logits and KV are f32; calls run in order, each complete before the next begins. T = tokens of the step, R = its logits rows. Strides count elements.
+// Activations and logits are f32; calls run in order, each complete before the next begins. T = tokens of the step, R = its logits rows. Strides count elements.
 enum class Op : uint32_t {
     embed = 1,        // ptr0 packed weight, ptr1 out [T, hidden], ptr2 overlay f32 [*, hidden] or 0 | dim: vocab, hidden, format,
                       // overlay rows (0: none)
@@ -54,9 +55,14 @@ static_assert(sizeof(Call) == 232);
 // A layer group's KV memory (headrace.cache.LayerGroupSpec): element strides, so any layout can be told.
 //   K of (block, layer, head): base + block*block_stride + layer*layer_stride + head*head_stride, tile [block_size/16][head_dim][16 tokens]
 //   V of the same: + v_offset, tile [block_size][head_dim]
+enum class KvDtype : int32_t { f32 = 0, bf16 = 1 };
+
 struct KvGroup {
-    float* base;
+    void* base;
     int64_t num_blocks, block_size, block_stride, layer_stride, head_stride, v_offset;
+    KvDtype dtype;
 };
+
+constexpr int64_t element_bytes(KvDtype dtype) { return dtype == KvDtype::bf16 ? 2 : 4; }
 
 }  // namespace headrace

@@ -28,7 +28,7 @@ namespace {
 
 using Floats = nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using FloatRows = nb::ndarray<const float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
-using FloatMemory = nb::ndarray<float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using KvMemory = nb::ndarray<nb::ndim<1>, nb::c_contig, nb::device::cpu>;  // float32, or uint16 that holds bfloat16
 using Doubles = nb::ndarray<const double, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Bytes = nb::ndarray<const uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Ints = nb::ndarray<const int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
@@ -217,7 +217,9 @@ nb::ndarray<nb::numpy, float> op_rope(const std::string& isa, Floats x, Floats t
 }
 
 // strides: block_size, block_stride, layer_stride, head_stride, v_offset (elements). Returns the group; its blocks all lie in memory.
-KvGroup checked_group(FloatMemory& memory, const std::vector<int64_t>& strides, int64_t layer, int64_t kv_head, int64_t head_dim) {
+KvGroup checked_group(KvMemory& memory, const std::vector<int64_t>& strides, int64_t layer, int64_t kv_head, int64_t head_dim) {
+    const bool is_f32 = memory.dtype() == nb::dtype<float>();
+    require(is_f32 || memory.dtype() == nb::dtype<uint16_t>(), "memory is float32, or uint16 for bfloat16");
     require(strides.size() == 5, "strides: block_size, block_stride, layer_stride, head_stride, v_offset");
     for (const int64_t stride : strides) require(stride >= 0 && stride < MAX_DIM, "strides are out of range");
     const int64_t block_size = strides[0], block_stride = strides[1];
@@ -227,10 +229,11 @@ KvGroup checked_group(FloatMemory& memory, const std::vector<int64_t>& strides, 
     const __int128 inside = extent(layer, strides[2]) + extent(kv_head, strides[3]);
     const __int128 tile = extent(block_size, head_dim);
     require(inside + tile <= block_stride && inside + strides[4] + tile <= block_stride, "the head reaches past the end of a block");
-    return {memory.data(), static_cast<int64_t>(memory.size()) / block_stride, block_size, block_stride, strides[2], strides[3], strides[4]};
+    return {memory.data(), static_cast<int64_t>(memory.size()) / block_stride, block_size, block_stride, strides[2], strides[3],
+            strides[4], is_f32 ? KvDtype::f32 : KvDtype::bf16};
 }
 
-void op_kv_store(const std::string& isa, FloatMemory memory, const std::vector<int64_t>& strides, int64_t layer, int64_t kv_head,
+void op_kv_store(const std::string& isa, KvMemory memory, const std::vector<int64_t>& strides, int64_t layer, int64_t kv_head,
                  int64_t block, int64_t offset, Floats k, Floats v) {
     require(k.size() == v.size(), "k and v must be of one length");
     const auto head_dim = static_cast<int64_t>(k.size());
@@ -239,17 +242,32 @@ void op_kv_store(const std::string& isa, FloatMemory memory, const std::vector<i
     kernels_by_name(isa).kv_store(kv, layer, kv_head, head_dim, block, offset, k.data(), v.data());
 }
 
-nb::ndarray<nb::numpy, float> op_attention(const std::string& isa, FloatMemory memory, const std::vector<int64_t>& strides, int64_t layer,
-                                           int64_t kv_head, Ints table, int64_t position, FloatRows q, float scale) {
+// q [num_tokens * heads, head_dim], tokens outermost, the first at `position`. in_splits: each split by a call of its own, then merged.
+nb::ndarray<nb::numpy, float> op_attention(const std::string& isa, KvMemory memory, const std::vector<int64_t>& strides, int64_t layer,
+                                           int64_t kv_head, Ints table, int64_t position, FloatRows q, float scale, int64_t num_tokens,
+                                           bool in_splits) {
     const Kernels& kernels = kernels_by_name(isa);
-    const auto heads = static_cast<int64_t>(q.shape(0)), head_dim = static_cast<int64_t>(q.shape(1));
-    require(heads > 0, "q needs a head");
+    const auto rows = static_cast<int64_t>(q.shape(0)), head_dim = static_cast<int64_t>(q.shape(1));
+    require(num_tokens > 0 && num_tokens <= QUERY_TOKENS && rows > 0 && rows % num_tokens == 0, "q needs a head for each token");
     const KvGroup kv = checked_group(memory, strides, layer, kv_head, head_dim);
-    require(position >= 0 && position / kv.block_size < static_cast<int64_t>(table.size()), "table is too short for position");
+    require(position >= 0 && position < MAX_DIM, "position is out of range");
+    const int64_t last = position + num_tokens - 1;
+    require(position / QUERY_TOKENS == last / QUERY_TOKENS, "the tokens must lie in one run of 16 positions");
+    require(last / kv.block_size < static_cast<int64_t>(table.size()), "table is too short for position");
     for (size_t i = 0; i < table.size(); ++i) require(table(i) >= 0 && table(i) < kv.num_blocks, "table names a block past the end");
     auto out = new_array<float>({q.shape(0), q.shape(1)});
-    std::vector<float> scratch(static_cast<size_t>(kernels.attention_scratch(heads, head_dim)));
-    kernels.attention({q.data(), out.data(), heads, head_dim, position, table.data(), &kv, layer, kv_head, scale, scratch.data()});
+    std::vector<float> scratch(static_cast<size_t>(kernels.attention_scratch(rows, head_dim)));
+    const int64_t stride = rows / num_tokens * head_dim;
+    const AttentionArgs args{q.data(), stride, num_tokens, rows / num_tokens, head_dim, position, table.data(), &kv, layer, kv_head,
+                             scale, scratch.data()};
+    if (!in_splits) {
+        kernels.attention(args, out.data(), stride);
+        return out;
+    }
+    const int64_t num_splits = position / SPLIT_TOKENS + 1, partial = kernels.attention_partial(rows, head_dim);
+    std::vector<float> partials(static_cast<size_t>(num_splits * partial));
+    for (int64_t split = num_splits - 1; split >= 0; --split) kernels.attention_split(args, split, partials.data() + split * partial);
+    kernels.attention_merge(args, partials.data(), partial, out.data(), stride);
     return out;
 }
 
@@ -299,7 +317,8 @@ void bind_ops(nb::module_& m) {
     m.def("op_kv_store", &op_kv_store, nb::arg("isa"), nb::arg("memory").noconvert(), nb::arg("strides"), nb::arg("layer"),
           nb::arg("kv_head"), nb::arg("block"), nb::arg("offset"), nb::arg("k"), nb::arg("v"));
     m.def("op_attention", &op_attention, nb::arg("isa"), nb::arg("memory").noconvert(), nb::arg("strides"), nb::arg("layer"),
-          nb::arg("kv_head"), nb::arg("table"), nb::arg("position"), nb::arg("q"), nb::arg("scale"));
+          nb::arg("kv_head"), nb::arg("table"), nb::arg("position"), nb::arg("q"), nb::arg("scale"), nb::arg("num_tokens") = 1,
+          nb::arg("in_splits") = false);
     m.def("op_silu_mul", &op_pairwise<&Kernels::silu_mul>, nb::arg("isa"), nb::arg("gate"), nb::arg("up"));
     m.def("op_add", &op_pairwise<&Kernels::add>, nb::arg("isa"), nb::arg("a"), nb::arg("b"));
     m.def("op_argmax", &op_argmax, nb::arg("isa"), nb::arg("x"));

@@ -273,6 +273,7 @@ int64_t Executor::memory_bytes() {
     const Claim claim(*this);
     prepare();
     int64_t total = rows_->num_bytes() + outputs_->num_bytes() + context_.activations.num_bytes() +
+                    context_.partials.num_bytes() + static_cast<int64_t>(context_.splits_done.size() * sizeof(SplitCounter)) +
                     static_cast<int64_t>(context_.slice_best.size() * sizeof(Candidate));
     for (const ThreadScratch& thread : context_.threads)
         total += thread.activations.num_bytes() + thread.attention.num_bytes() + thread.sampler.num_bytes() +

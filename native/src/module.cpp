@@ -110,12 +110,13 @@ NB_MODULE(_native, m) {
         .def(
             "set_kv_group",
             [](Executor& self, int64_t index, uint64_t base_addr, int64_t num_blocks, int64_t block_size, int64_t block_stride,
-               int64_t layer_stride, int64_t head_stride, int64_t v_offset) {
-                self.set_kv_group(index, {reinterpret_cast<float*>(base_addr), num_blocks, block_size, block_stride, layer_stride,
-                                          head_stride, v_offset});
+               int64_t layer_stride, int64_t head_stride, int64_t v_offset, int32_t dtype) {
+                if (dtype < 0 || dtype > static_cast<int32_t>(headrace::KvDtype::bf16)) throw std::invalid_argument("unknown KV dtype");
+                self.set_kv_group(index, {reinterpret_cast<void*>(base_addr), num_blocks, block_size, block_stride, layer_stride,
+                                          head_stride, v_offset, static_cast<headrace::KvDtype>(dtype)});
             },
             nb::arg("index"), nb::arg("base_addr"), nb::arg("num_blocks"), nb::arg("block_size"), nb::arg("block_stride"),
-            nb::arg("layer_stride"), nb::arg("head_stride"), nb::arg("v_offset"))
+            nb::arg("layer_stride"), nb::arg("head_stride"), nb::arg("v_offset"), nb::arg("dtype") = 0)
         .def(
             "step",
             [](Executor& self, Header header) {

@@ -147,33 +147,6 @@ void run_qkv_prepare(const StepContext& x, const Call& c, const Share& share) {
     });
 }
 
-// Units are heads of tokens: head by head, so that the tokens of a prompt share the keys in cache; last token first, as it
-// has the most keys.
-Phase attention_phase(const StepContext& x, const Call& c, int phase) {
-    if (phase != 0) return {};
-    return {x.step->num_tokens * c.dim[3], 1};
-}
-
-void run_attention(StepContext& x, const Call& c, const Share& share) {
-    const int64_t num_tokens = x.step->num_tokens;
-    const int64_t group = c.dim[0], num_kv_heads = c.dim[3], head_dim = c.dim[4];
-    const int64_t group_heads = c.dim[2] / num_kv_heads;
-    auto* scratch = static_cast<float*>(x.threads[static_cast<size_t>(share.thread)].attention.data());
-    for (int64_t u = share.begin; u < share.end; ++u) {
-        const int64_t kv_head = u / num_tokens, t = num_tokens - 1 - u % num_tokens;
-        const int64_t row = x.step->token_row[static_cast<size_t>(t)];
-        float* out = floats(c.ptr[1]) + t * c.dim[6] + kv_head * group_heads * head_dim;
-        if (row < 0) {
-            std::fill_n(out, group_heads * head_dim, 0.0f);
-            continue;
-        }
-        x.kernels->attention({const_floats(c.ptr[0]) + t * c.dim[5] + kv_head * group_heads * head_dim, out, group_heads,
-                              head_dim, x.step->token_position[static_cast<size_t>(t)], x.rows->table_of(group, row),
-                              &x.groups[static_cast<size_t>(group)], c.dim[1], kv_head, static_cast<float>(c.scalar[0]),
-                              scratch});
-    }
-}
-
 void run_silu_mul(const StepContext& x, const Call& c, const Share& share) {
     each_token(share, [&](size_t token) {
         const auto t = static_cast<int64_t>(token);

@@ -1,6 +1,7 @@
 // What each op of a plan does in a step: how its work is cut into units, which kernel computes them.
 #pragma once
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <vector>
@@ -35,6 +36,10 @@ struct ThreadScratch {
     SamplerScratch sampler;
 };
 
+struct alignas(64) SplitCounter {
+    std::atomic<int64_t> count{0};
+};
+
 // All that the calls of a step read and write.
 struct StepContext {
     const Kernels* kernels = nullptr;
@@ -44,6 +49,9 @@ struct StepContext {
     Gates* gates = nullptr;
     std::vector<KvGroup> groups;
     Buffer activations;                  // prepared rows shared by all threads
+    Buffer partials;                     // of attention over parts of the history
+    int64_t max_partial_floats = 0;
+    std::vector<SplitCounter> splits_done;  // per tile and KV head; zero between calls
     std::vector<Candidate> slice_best;   // [max_logits_rows, slices]
     std::vector<int64_t> sample_units;   // of the sampler's first phase: row * slices + slice
     std::vector<ThreadScratch> threads;
@@ -54,6 +62,8 @@ struct StepContext {
 
 // Up to so many values it is cheaper that every thread prepares all rows than to share them and wait.
 constexpr int64_t OWN_PREPARE_VALUES = 8192;
+// With fewer units than this per thread, attention also splits over the history.
+constexpr int64_t ATTENTION_UNITS_PER_THREAD = 4;
 // Products that take about a microsecond of one row's matmul.
 constexpr int64_t LINEAR_CLAIM_MACS = 20'000;
 
@@ -73,6 +83,10 @@ constexpr int NUM_PHASES = 2;
 // What a phase is in this step. May do what only the opener of a phase may: gates publish and wait here.
 Phase phase_of(StepContext& context, const Call& call, int phase);
 void run_units(StepContext& context, const Call& call, int phase, const Share& share);
+
+// attention_op.cpp
+Phase attention_phase(const StepContext& context, const Call& call, int phase);
+void run_attention(StepContext& context, const Call& call, const Share& share);
 
 // sample_op.cpp
 Phase sample_phase(StepContext& context, const Call& call, int phase);

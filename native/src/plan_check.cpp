@@ -128,8 +128,18 @@ void reserve_scratch(const Call& c, const RowSizes& sizes, StepContext& x) {
             return;
         }
         case Op::attention: {
-            const int64_t num_floats = x.kernels->attention_scratch(c.dim[2] / c.dim[3], c.dim[4]);
+            const int64_t group_heads = c.dim[2] / c.dim[3], num_threads = static_cast<int64_t>(x.threads.size());
+            const int64_t num_tokens = std::min<int64_t>(QUERY_TOKENS, sizes.max_tokens);
+            const int64_t num_floats = x.kernels->attention_scratch(num_tokens * group_heads, c.dim[4]);
             for (ThreadScratch& thread : x.threads) thread.attention.reserve(num_floats * static_cast<int64_t>(sizeof(float)));
+            if (num_threads == 1) return;
+            const int64_t max_units = num_threads * ATTENTION_UNITS_PER_THREAD;
+            const int64_t max_splits = (sizes.max_model_len + SPLIT_TOKENS - 1) / SPLIT_TOKENS;
+            const int64_t partials = max_units * max_splits * x.kernels->attention_partial(group_heads, c.dim[4]);
+            x.max_partial_floats = std::max(x.max_partial_floats, partials);
+            x.partials.reserve(x.max_partial_floats * static_cast<int64_t>(sizeof(float)));
+            if (x.splits_done.size() < static_cast<size_t>(max_units))
+                x.splits_done = std::vector<SplitCounter>(static_cast<size_t>(max_units));
             return;
         }
         case Op::sample: {

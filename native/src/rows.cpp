@@ -44,6 +44,7 @@ StepTokens::StepTokens(const RowSizes& s)
       entry_row(static_cast<size_t>(s.max_tokens)),
       entry_last_token(static_cast<size_t>(s.max_tokens)),
       logits_token(static_cast<size_t>(s.max_logits_rows)),
-      logits_kind(static_cast<size_t>(s.max_logits_rows)) {}
+      logits_kind(static_cast<size_t>(s.max_logits_rows)),
+      tiles(static_cast<size_t>(s.max_tokens)) {}
 
 }  // namespace headrace

@@ -77,6 +77,10 @@ struct StepTokens {
     std::vector<int32_t> entry_last_token;
     std::vector<int32_t> logits_token;    // [num_logits_rows] index of the token
     std::vector<int32_t> logits_kind;     // LogitsKind
+    // Consecutive tokens of one entry within one run of 16 positions: what an attention call takes.
+    struct Tile { int32_t first_token, num_tokens; };
+    int64_t num_tiles = 0;
+    std::vector<Tile> tiles;
 };
 
 }  // namespace headrace

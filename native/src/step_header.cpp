@@ -236,8 +236,9 @@ void apply_writes(const StepHeader& header, Rows& rows, const std::vector<KvGrou
     r = header.block_copies.words;
     for (int32_t i = 0; i < header.block_copies.count; ++i, r += COPY_WORDS) {
         const KvGroup& kv = groups[static_cast<size_t>(r[0])];
-        std::memcpy(kv.base + r[2] * kv.block_stride, kv.base + r[1] * kv.block_stride,
-                    static_cast<size_t>(kv.block_stride) * sizeof(float));
+        const int64_t block_bytes = kv.block_stride * element_bytes(kv.dtype);
+        auto* base = static_cast<uint8_t*>(kv.base);
+        std::memcpy(base + r[2] * block_bytes, base + r[1] * block_bytes, static_cast<size_t>(block_bytes));
     }
 }
 
@@ -245,9 +246,15 @@ void fill_step_tokens(const StepHeader& header, StepTokens& step) {
     step.num_tokens = header.num_tokens;
     step.num_entries = header.entries.count;
     step.num_logits_rows = header.logits_rows.count;
+    step.num_tiles = 0;
     int32_t token = 0;
     const int32_t* r = header.entries.words;
     for (int32_t i = 0; i < header.entries.count; ++i, r += ENTRY_WORDS) {
+        for (int32_t j = 0; j < r[2];) {
+            const int32_t count = std::min(QUERY_TOKENS - (r[1] + j) % QUERY_TOKENS, r[2] - j);
+            step.tiles[static_cast<size_t>(step.num_tiles++)] = {token + j, count};
+            j += count;
+        }
         for (int32_t j = 0; j < r[2]; ++j, ++token) {
             const auto t = static_cast<size_t>(token);
             step.token_row[t] = r[0];

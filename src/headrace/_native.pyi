@@ -61,8 +61,12 @@ class Executor:
         layer_stride: int,
         head_stride: int,
         v_offset: int,
+        dtype: int = 0,
     ) -> None:
-        """Give a layer group its float32 memory (strides in elements) and empty its tables. Raises ValueError."""
+        """Give a layer group its memory (strides in elements) and empty its tables.
+
+        dtype: KvDtype in native/include/plan.h. Raises ValueError.
+        """
     def step(self, header: NDArray[np.int32]) -> None:
         """Run the whole plan for one step header, without the GIL.
 
@@ -154,7 +158,7 @@ def op_rms_norm(isa: str, x: NDArray[np.float32], weight: NDArray[np.float32], e
 def op_rope(isa: str, x: NDArray[np.float32], table_row: NDArray[np.float32]) -> NDArray[np.float32]: ...
 def op_kv_store(
     isa: str,
-    memory: NDArray[np.float32],
+    memory: NDArray[np.float32] | NDArray[np.uint16],
     strides: Sequence[int],
     layer: int,
     kv_head: int,
@@ -165,7 +169,7 @@ def op_kv_store(
 ) -> None: ...
 def op_attention(
     isa: str,
-    memory: NDArray[np.float32],
+    memory: NDArray[np.float32] | NDArray[np.uint16],
     strides: Sequence[int],
     layer: int,
     kv_head: int,
@@ -173,6 +177,8 @@ def op_attention(
     position: int,
     q: NDArray[np.float32],
     scale: float,
+    num_tokens: int = 1,
+    in_splits: bool = False,
 ) -> NDArray[np.float32]: ...
 def op_silu_mul(isa: str, gate: NDArray[np.float32], up: NDArray[np.float32]) -> NDArray[np.float32]: ...
 def op_add(isa: str, a: NDArray[np.float32], b: NDArray[np.float32]) -> NDArray[np.float32]: ...

@@ -160,3 +160,34 @@ def test_kv_store_puts_each_token_into_its_rows_blocks(rng: np.random.Generator,
             assert np.array_equal(stored_k, k[token, head * dim : head * dim + dim])
             assert np.array_equal(stored_v, v[token, head * dim : head * dim + dim])
     assert not kv[0].any() and not kv[:, 0].any() and not kv[2].any()
+
+
+def long_logits(num_threads: int, chunks: list[int], isa: str = "") -> list[bytes]:
+    """Logits after a prompt of 600 tokens and after each of three more, computed alone."""
+    prompt = [(7 * t) % 130 for t in range(600)]
+    toy = ToyModel(num_threads=num_threads, isa=isa, max_model_len=640, max_tokens=600, num_blocks=48)
+    sections: dict[str, object] = admit(0, prompt, list(range(3, 43)))
+    out, start = [], 0
+    for step, size in enumerate([*chunks, 1, 1, 1]):
+        end = start + size
+        header = sh.StepHeader(
+            step,
+            entries=(sh.Entry(0, start, size),),
+            logits_rows=(sh.LogitsRow(0, size - 1, sh.KIND_SAMPLE),) if end >= len(prompt) else (),
+            **sections,  # type: ignore[arg-type]
+        )
+        toy.executor.step(sh.encode_header(header))
+        if end >= len(prompt):
+            out.append(toy.logits[0].tobytes())
+        start, sections = end, {}
+    toy.executor.close()
+    return out
+
+
+@pytest.mark.parametrize("num_threads", [2, 3, 5])
+def test_a_history_split_over_threads_gives_the_bits_of_one_thread(num_threads: int) -> None:
+    alone = long_logits(1, [600])
+    assert len(set(alone)) == 4
+    assert long_logits(num_threads, [600]) == alone
+    assert long_logits(num_threads, [7, 250, 5, 256, 82]) == alone
+    assert long_logits(num_threads, [597, 1, 2]) == alone

@@ -25,17 +25,34 @@ class Paged:
     strides: list[int]
     table: np.ndarray
 
-    def attend(self, isa: str, q: np.ndarray, position: int, scale: float = 0.125) -> np.ndarray:
-        return _native.op_attention(isa, self.memory, self.strides, 1, 1, self.table, position, q, scale)
+    def attend(self, isa: str, q: np.ndarray, position: int, **how: object) -> np.ndarray:
+        """q [heads, head_dim], or [tokens * heads, head_dim] with num_tokens."""
+        return _native.op_attention(isa, self.memory, self.strides, 1, 1, self.table, position, q, 0.125, **how)
 
 
-def paged(isa: str, k: np.ndarray, v: np.ndarray, block_size: int, rng: np.random.Generator) -> Paged:
+def bf16_bits(x: np.ndarray) -> np.ndarray:
+    """Rounded to nearest even, by exact arithmetic; for finite values."""
+    low = (x.view(np.uint32) & 0xFFFF0000).view(np.float32).astype(np.float64)
+    high = ((x.view(np.uint32) & 0xFFFF0000) + 0x10000).view(np.float32).astype(np.float64)
+    up = (high - x == x - low) & (x.view(np.uint32) >> 16 & 1 == 1) | (np.abs(high - x) < np.abs(x - low))
+    return (x.view(np.uint32) >> 16).astype(np.uint16) + up.astype(np.uint16)
+
+
+def widened(bits: np.ndarray) -> np.ndarray:
+    return (bits.astype(np.uint32) << 16).view(np.float32)
+
+
+def paged(
+    isa: str, k: np.ndarray, v: np.ndarray, block_size: int, rng: np.random.Generator, *, bf16: bool = False
+) -> Paged:
     tokens, head_dim = k.shape
     tile = block_size * head_dim
     strides = [block_size, 8 * tile, 4 * tile, 2 * tile, tile]
     used = -(-tokens // block_size)
     table = (rng.permutation(used + 2)[:used] + 1).astype(np.int32)
     memory = np.full((used + 3) * 8 * tile, np.nan, np.float32)
+    if bf16:
+        memory = np.full(memory.shape, 0x7FC0, np.uint16)
     for t in range(tokens):
         where = (int(table[t // block_size]), t % block_size)
         _native.op_kv_store(isa, memory, strides, 1, 1, *where, k[t], v[t])
@@ -83,6 +100,58 @@ def test_a_position_depends_on_its_history_alone(isa, seed, tokens, heads, data)
 
 
 @pytest.mark.parametrize("isa", ISAS)
+@quick
+@given(
+    seed=seeds,
+    start=st.integers(0, 600),
+    heads=st.integers(1, 5),
+    head_dim=st.sampled_from([24, 64, 128]),
+    num_tokens=st.integers(1, 16),
+    bf16=st.booleans(),
+)
+def test_query_tokens_in_one_call_have_the_bits_of_one_at_a_time(isa, seed, start, heads, head_dim, num_tokens, bf16):
+    """And so have splits computed apart, last first."""
+    rng = np.random.default_rng(seed)
+    num_tokens = min(num_tokens, 16 - start % 16)
+    last = start + num_tokens
+    k, v = rng.standard_normal((2, last, head_dim)).astype(np.float32)
+    v[-1] = np.inf  # reaches no earlier token
+    q = rng.standard_normal((num_tokens * heads, head_dim)).astype(np.float32)
+    cache = paged(isa, k, v, 32, rng, bf16=bf16)
+    together = cache.attend(isa, q, start, num_tokens=num_tokens)
+    for token in range(num_tokens):
+        rows = slice(token * heads, (token + 1) * heads)
+        assert same_bits(together[rows], cache.attend(isa, q[rows], start + token))
+    assert same_bits(together, cache.attend(isa, q, start, num_tokens=num_tokens, in_splits=True))
+
+
+@quick
+@given(seed=seeds, tokens=st.integers(1, 300), heads=st.integers(1, 13), head_dim=st.sampled_from([8, 24, 64]))
+def test_bf16_kv_is_rounded_at_write_and_exact_from_there_on(seed, tokens, heads, head_dim):
+    rng = np.random.default_rng(seed)
+    k, v = rng.standard_normal((2, tokens, head_dim)).astype(np.float32)
+    q = rng.standard_normal((heads, head_dim)).astype(np.float32)
+    cache = paged(ISAS[0], k, v, 16, rng, bf16=True)
+    rounded = paged(ISAS[0], widened(bf16_bits(k)), widened(bf16_bits(v)), 16, rng)
+    got = each_isa_agrees(cache.attend(isa, q, tokens - 1) for isa in ISAS)
+    assert same_bits(got, rounded.attend(ISAS[0], q, tokens - 1))
+
+
+@pytest.mark.parametrize("isa", ISAS)
+def test_ties_specials_and_subnormals_round_as_they_should(isa):
+    bits = np.array([0x3F808000, 0x3F818000, 0x3F808001, 0x3F807FFF, 0x7F7FFFFF, 0x7F800000, 0xFF800000, 0x80000000,
+                     0x00008000, 0x00018000, 0x7FFFFFFF, 0x7F800001], np.uint32)  # fmt: skip
+    expected = np.array([0x3F80, 0x3F82, 0x3F81, 0x3F80, 0x7F80, 0x7F80, 0xFF80, 0x8000,
+                         0x0000, 0x0002, 0x7FFF, 0x7FC0], np.uint16)  # fmt: skip
+    memory, n = np.zeros(2 * 16 * len(bits), np.uint16), len(bits)
+    x = bits.view(np.float32)
+    _native.op_kv_store(isa, memory, [16, len(memory), 0, 0, 16 * n], 0, 0, 0, 5, x, x)
+    assert memory[: 16 * n].reshape(n, 16)[:, 5].tolist() == expected.tolist()
+    assert memory[16 * n :].reshape(16, n)[5].tolist() == expected.tolist()
+    assert np.count_nonzero(memory) == 2 * np.count_nonzero(expected)
+
+
+@pytest.mark.parametrize("isa", ISAS)
 def test_a_single_key_returns_its_value_exactly(isa):
     rng = np.random.default_rng(0)
     k, v = rng.standard_normal((2, 1, 64)).astype(np.float32)
@@ -115,6 +184,13 @@ def test_memory_that_is_too_small_is_refused():
     ):
         with pytest.raises(ValueError, match=r"past|short"):
             _native.op_attention(isa, memory, strides, layer, head, blocks, position, q, 1.0)
+    for position, num_tokens, match in ((15, 2, "one run"), (0, 17, "a head"), (31, 0, "a head")):
+        with pytest.raises(ValueError, match=match):
+            _native.op_attention(
+                isa, memory, strides, 0, 0, table, position, np.zeros((34, 8), np.float32), 1.0, num_tokens
+            )
+    with pytest.raises(ValueError, match="float32, or uint16"):
+        _native.op_attention(isa, memory.astype(np.int32), strides, 0, 0, table, 31, q, 1.0)
     with pytest.raises(ValueError, match="block or offset"):
         _native.op_kv_store(isa, memory, strides, 0, 0, 4, 0, q[0], q[0])
     with pytest.raises(ValueError, match="block or offset"):

@@ -14,7 +14,8 @@ namespace {
 
 constexpr Kernels kernels_named(const char* isa) {
     return {isa,      act_bytes,         prepare_row, linear,   embed_row, rms_norm, rope,        kv_store,
-            attention_scratch, attention, silu_mul,    add_rows, argmax,    log_sum_exp, gumbel};
+            attention_scratch, attention, attention_partial, attention_split, attention_merge,
+            silu_mul, add_rows, argmax,  log_sum_exp, gumbel};
 }
 
 }  // namespace

@@ -12,7 +12,7 @@ namespace headrace {
 namespace {
 
 constexpr int64_t ROW_BLOCK = 8;        // rows that share one pass over a weight block
-constexpr int64_t ATTENTION_HEADS = 4;  // query heads, and vectors of keys or dims, that one attention tile holds in registers
+constexpr int64_t ATTENTION_ROWS = 6;   // query rows, and vectors of keys or dims, that one attention block holds in registers
 constexpr int ATTENTION_VECTORS = 4;
 
 struct V16 { __m512 v; };

@@ -12,13 +12,14 @@ from headrace.config.human import format_bytes
 from headrace.config.machine import MemoryBudget
 from headrace.core.errors import CapacityError
 from headrace.core.stats import MemoryLine
-from headrace.graph.plan import Plan
+from headrace.graph.plan import Plan, PlanCall
 from headrace.runner.region import PROCESS
 
 NULL_BLOCKS = 1
 _ELEMENT_BYTES = 4
 _ROW_BYTES = 512
 _THREAD_BYTES = 1 << 18
+_QUERY_TOKENS, _TILE_TOKENS, _SPLIT_TOKENS, _UNITS_PER_THREAD = 16, 64, 256, 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,12 +95,26 @@ def executor_bytes(
     per_row = (max_model_len + sum(s.blocks_needed(max_model_len) for s in specs)) * _ELEMENT_BYTES + _ROW_BYTES
     per_logits_row = _ROW_BYTES + vocab // 512
     activations = (width + 64) * _ELEMENT_BYTES
+    attention = max(
+        (_attention_bytes(c, num_threads, max_model_len) for c in plan.calls if c.op == "attention"), default=0
+    )
     return (
         config.max_num_seqs * per_row
         + config.num_logits_rows * per_logits_row
         + config.max_num_batched_tokens * (activations + _ELEMENT_BYTES * 16)
         + num_threads * (vocab * 4 * _ELEMENT_BYTES + 2 * activations + _THREAD_BYTES)
+        + attention
     )
+
+
+def _attention_bytes(call: PlanCall, num_threads: int, max_model_len: int) -> int:
+    """Scratch of a call per thread (packed queries, a tile of keys and values, two partial results of 16 tokens), and
+    partial results of the tiles that are split over the history."""
+    num_heads, num_kv_heads, head_dim = call.dims[2:5]
+    group_heads, row = num_heads // num_kv_heads, head_dim + 64
+    scratch = 3 * _QUERY_TOKENS * group_heads * row + 2 * _TILE_TOKENS * row
+    partials = _UNITS_PER_THREAD * -(-max_model_len // _SPLIT_TOKENS) * group_heads * row
+    return num_threads * (scratch + partials) * _ELEMENT_BYTES
 
 
 def plan_memory(
