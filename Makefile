@@ -24,7 +24,7 @@ ifeq ($(wildcard src/headrace/_native*.so),)
 $(shell rm -f $(NATIVE))
 endif
 
-.PHONY: help install run chat test test-full lint asan wheel bench docs clean
+.PHONY: help install run chat test test-full lint asan qemu wheel bench docs clean
 .DELETE_ON_ERROR:
 
 help:
@@ -34,6 +34,7 @@ help:
 	@echo "make test-full  the long ones too"
 	@echo "make lint       ruff and mypy"
 	@echo "make asan       native tests under the address and undefined-behaviour sanitizers"
+	@echo "make qemu       the kernels on emulated processors: older x86-64 ones, and Arm with g++-aarch64-linux-gnu"
 	@echo "make wheel      a wheel in dist/"
 	@echo "make bench      measure this machine (benchmarks/)"
 	@echo "make docs       regenerate docs/compatibility.md"
@@ -60,6 +61,9 @@ lint: install $(TEST_TOOLS)
 
 asan: install $(TEST_TOOLS)
 	bash native/sanitize/run.sh $(BIN)
+
+qemu: install $(TEST_TOOLS)
+	$(BIN)/python -m pytest -rs tests/kernels/test_other_processors.py
 
 wheel: $(BUILD_TOOLS)
 	mkdir -p dist

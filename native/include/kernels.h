@@ -66,9 +66,14 @@ struct Kernels {
     void (*gumbel)(uint64_t seed, uint32_t sample_index, uint32_t position, const int32_t* ids, int64_t n, float* noise);
 };
 
+// One per isa_*.cpp; a build for one architecture has only its own (select.cpp).
 const Kernels& kernels_portable();
 const Kernels& kernels_avx2();          // AVX2 + FMA + F16C
+const Kernels& kernels_avx_vnni();      // AVX2 + FMA + F16C + AVX-VNNI
 const Kernels& kernels_avx512_vnni();   // AVX-512 F/BW/VL/DQ + VNNI
+const Kernels& kernels_neon();          // Armv8-A
+const Kernels& kernels_neon_dotprod();  // Armv8.2-A + DotProd
+const Kernels& kernels_neon_i8mm();     // Armv8.2-A + DotProd + I8MM
 
 // The table for `name` ("" or null: the best this CPU runs). Null when the name is unknown or the CPU lacks it.
 const Kernels* select_kernels(const char* name);

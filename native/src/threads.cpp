@@ -77,6 +77,15 @@ void wake_all(std::atomic<uint32_t>& word) {
 #if defined(__x86_64__)
 FloatMode::FloatMode() : saved_(_mm_getcsr()) { _mm_setcsr(0x1f80); }
 FloatMode::~FloatMode() { _mm_setcsr(saved_); }
+#elif defined(__aarch64__)
+// All of FPCR, not the rounding mode alone: code built with -ffast-math switches on flushing to zero when it is loaded.
+FloatMode::FloatMode() {
+    uint64_t mode;
+    asm volatile("mrs %0, fpcr" : "=r"(mode));
+    saved_ = static_cast<unsigned>(mode);
+    asm volatile("msr fpcr, %0" : : "r"(uint64_t{0}));
+}
+FloatMode::~FloatMode() { asm volatile("msr fpcr, %0" : : "r"(uint64_t{saved_})); }
 #else
 FloatMode::FloatMode() : saved_(static_cast<unsigned>(std::fegetround())) { std::fesetround(FE_TONEAREST); }
 FloatMode::~FloatMode() { std::fesetround(static_cast<int>(saved_)); }

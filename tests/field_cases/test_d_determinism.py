@@ -83,7 +83,7 @@ def test_f36_branch_and_shrink(server: RealServer, uncached: RealServer) -> None
 
 
 @pytest.mark.parametrize("caching", [True, False])
-@pytest.mark.parametrize("isa", ["portable", "avx2", "avx512_vnni"])
+@pytest.mark.parametrize("isa", ["portable", "avx2", "avx_vnni", "avx512_vnni"])
 def test_f37_batched_equals_single(model_folder: Path, isa: str, caching: bool) -> None:
     from headrace import _native
 

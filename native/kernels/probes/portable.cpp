@@ -8,11 +8,19 @@ namespace {
 using Floats = float __attribute__((vector_size(16)));
 using Words = uint64_t __attribute__((vector_size(16)));
 
+#if defined(__x86_64__)
+#define HR_IN_REGISTER "+x"
+#elif defined(__aarch64__)
+#define HR_IN_REGISTER "+w"
+#else
+#define HR_IN_REGISTER "+m"
+#endif
+
 constexpr int CHAINS = 10;
 
 void f32(int64_t rounds, float* sink) {
     Floats acc[CHAINS] = {}, x = {1e-9f, 1e-9f, 1e-9f, 1e-9f}, y = x;
-    for (int c = 0; c < CHAINS; ++c) __asm__ volatile("" : "+x"(acc[c]));  // else equal chains become one
+    for (int c = 0; c < CHAINS; ++c) __asm__ volatile("" : HR_IN_REGISTER(acc[c]));  // else equal chains become one
     for (int64_t i = 0; i < rounds; ++i) {
 #pragma GCC unroll 16
         for (int c = 0; c < CHAINS; ++c) acc[c] = acc[c] + x * y;

@@ -128,6 +128,7 @@ HR_INLINE B64 high_nibbles(B64 a) {
     return {_mm256_and_si256(_mm256_srli_epi16(a.lo, 4), mask), _mm256_and_si256(_mm256_srli_epi16(a.hi, 4), mask)};
 }
 
+#ifndef HR_OWN_DOTS  // a level with a better dot product brings its own
 // A pair of 4-bit weights times int8 is at most 2 * 15 * 128 = 3840 in magnitude, and eight of them 30720: exact in int16.
 struct DotQ4 { __m256i lo, hi; };
 HR_INLINE DotQ4 start_q4() { return {_mm256_setzero_si256(), _mm256_setzero_si256()}; }
@@ -150,6 +151,7 @@ HR_INLINE DotQ8 dot_q8(DotQ8 acc, B64 w, const int8_t* a) {
     const __m256i x = _mm256_set1_epi32(load_as<int32_t>(a));
     return {dot_q8_half(acc.lo, w.lo, x), dot_q8_half(acc.hi, w.hi, x)};
 }
+#endif
 
 #undef HR_BOTH
 #undef HR_PAIR

@@ -1,4 +1,4 @@
-// Unaligned scalar access, shared by the three vector headers. Everything under vec/ and ops/ lives in an anonymous namespace
+// Unaligned scalar access, shared by the vector headers. Everything under vec/ and ops/ lives in an anonymous namespace
 // and uses no std:: template: each isa_*.cpp must own every instruction it emits, or the linker could keep the AVX-512 copy of
 // an inline function and hand it to a CPU that lacks AVX-512.
 #pragma once

@@ -1,4 +1,4 @@
-// The vector types as plain arrays: what avx2.h and avx512.h must equal bit for bit. Semantics worth knowing:
+// The vector types as plain arrays: what the other headers must equal bit for bit. Semantics worth knowing:
 //   fma is fused; min(a, b) = a < b ? a : b and max(a, b) = a > b ? a : b (b when either is NaN);
 //   hsum adds lane i and i+8, then i+4, i+2, i+1; load_n and store_n touch n < 16 lanes only, missing lanes read as zero.
 #pragma once
