@@ -72,6 +72,7 @@ class Output {
         for (const float value : values) add(value);
     }
     void add(uint32_t word) { words_.push_back(word); }
+    void add(uint16_t word) { words_.push_back(word); }
     void add(const uint8_t* bytes, int64_t size) {
         for (int64_t i = 0; i < size; ++i) add(uint32_t(bytes[i]));
     }
@@ -240,29 +241,59 @@ void check_rope(const Kernels& kernels, Output& output) {
     }
 }
 
-void check_attention(const Kernels& kernels, Output& output) {
-    Random random(6);
-    for (const int64_t head_dim : {8, 40, 64, 128}) {
-        constexpr int64_t BLOCK = 32, TOKENS = 600, BLOCKS = (TOKENS + BLOCK - 1) / BLOCK;
+// Keys and values of 600 tokens in shuffled blocks; what lies between is NaN, which would show.
+template <class E>
+struct Paged {
+    static constexpr int64_t BLOCK = 32, TOKENS = 600, BLOCKS = (TOKENS + BLOCK - 1) / BLOCK;
+    std::vector<E> memory;
+    std::vector<int32_t> table;
+    KvGroup kv;
+
+    Paged(const Kernels& kernels, Random& random, KvDtype dtype, E nan, int64_t head_dim)
+        : memory(size_t(BLOCKS * 8 * BLOCK * head_dim), nan) {
         const int64_t tile = BLOCK * head_dim;
-        std::vector<float> memory(size_t(BLOCKS * 8 * tile), __builtin_nanf(""));  // keys that do not count must not be used
-        const KvGroup kv{memory.data(), BLOCKS, BLOCK, 8 * tile, 4 * tile, 2 * tile, tile};
-        std::vector<int32_t> table;
+        kv = {memory.data(), BLOCKS, BLOCK, 8 * tile, 4 * tile, 2 * tile, tile, dtype};
         for (int64_t i = 0; i < BLOCKS; ++i) table.push_back(int32_t((i * 7 + 3) % BLOCKS));
         for (int64_t t = 0; t < TOKENS; ++t) {
             const std::vector<float> k = random.numbers(head_dim), v = random.numbers(head_dim);
             kernels.kv_store(kv, 1, 1, head_dim, table[size_t(t / BLOCK)], t % BLOCK, k.data(), v.data());
         }
-        output.add(memory);
-        for (const int64_t heads : {1, 2, 3, 4, 9})
-            for (const int64_t position : {0, 15, 63, 64, 255, 256, 300, 599}) {
-                const std::vector<float> q = random.numbers(heads * head_dim, position % 2 == 0 ? 1.0f : 9.0f);
-                std::vector<float> out = with_canary(heads * head_dim);
-                std::vector<float> scratch(static_cast<size_t>(kernels.attention_scratch(heads, head_dim)));
-                kernels.attention({q.data(), out.data(), heads, head_dim, position, table.data(), &kv, 1, 1, 0.125f, scratch.data()});
-                output.add(out);
+    }
+};
+
+template <class E>
+void run_attention(const Kernels& kernels, KvDtype dtype, E nan, Output& output) {
+    Random random(6);
+    for (const int64_t head_dim : {8, 40, 64}) {
+        const Paged<E> cache(kernels, random, dtype, nan, head_dim);
+        for (const E value : cache.memory) output.add(value);
+        for (const int64_t heads : {1, 3, 9})
+            for (const int64_t position : {0, 63, 64, 256, 300, 599}) {
+                const int64_t num_tokens = position % 16 == 0 && position + 16 <= 599 ? (position == 64 ? 16 : 5) : 1;
+                const int64_t rows = num_tokens * heads, stride = heads * head_dim;
+                const std::vector<float> q = random.numbers(rows * head_dim, position % 2 == 0 ? 1.0f : 9.0f);
+                std::vector<float> scratch(static_cast<size_t>(kernels.attention_scratch(rows, head_dim)));
+                const AttentionArgs args{q.data(), stride, num_tokens, heads, head_dim, position, cache.table.data(), &cache.kv, 1, 1,
+                                         0.125f, scratch.data()};
+                std::vector<float> whole = with_canary(rows * head_dim), merged = whole;
+                kernels.attention(args, whole.data(), stride);
+                const int64_t num_splits = position / SPLIT_TOKENS + 1, partial = kernels.attention_partial(rows, head_dim);
+                std::vector<float> partials(size_t(num_splits * partial));
+                for (int64_t split = num_splits - 1; split >= 0; --split)
+                    kernels.attention_split(args, split, partials.data() + split * partial);
+                kernels.attention_merge(args, partials.data(), partial, merged.data(), stride);
+                output.add(whole);
+                output.add(merged);
             }
     }
+}
+
+void check_attention_f32(const Kernels& kernels, Output& output) {
+    run_attention<float>(kernels, KvDtype::f32, __builtin_nanf(""), output);
+}
+
+void check_attention_bf16(const Kernels& kernels, Output& output) {
+    run_attention<uint16_t>(kernels, KvDtype::bf16, 0x7FC0, output);
 }
 
 void check_silu_mul(const Kernels& kernels, Output& output) {
@@ -353,7 +384,8 @@ std::vector<Case> every_case() {
     const Format none = Format::f32;
     cases.push_back({"rms_norm", run<check_rms_norm>, none});
     cases.push_back({"rope", run<check_rope>, none});
-    cases.push_back({"kv_store, attention", run<check_attention>, none});
+    cases.push_back({"attention f32", run<check_attention_f32>, none});
+    cases.push_back({"attention bf16", run<check_attention_bf16>, none});
     cases.push_back({"silu_mul", run<check_silu_mul>, none});
     cases.push_back({"add", run<check_add>, none});
     cases.push_back({"argmax", run<check_argmax>, none});

@@ -10,7 +10,7 @@ namespace headrace {
 namespace {
 
 constexpr int64_t ROW_BLOCK = 4;        // rows that share one pass over a weight block
-constexpr int64_t ATTENTION_HEADS = 2;  // query heads, and vectors of keys or dims, that one attention tile holds in registers
+constexpr int64_t ATTENTION_ROWS = 3;   // query rows, and vectors of keys or dims, that one attention block holds in registers
 constexpr int ATTENTION_VECTORS = 2;
 
 struct V16 { float32x4_t v[4]; };
