@@ -11,6 +11,7 @@ namespace nb = nanobind;
 
 void bind_ops(nb::module_&);     // bind_ops.cpp
 void bind_probes(nb::module_&);  // bind_probes.cpp
+void bind_queue(nb::module_&);   // bind_queue.cpp
 
 namespace {
 
@@ -164,4 +165,5 @@ NB_MODULE(_native, m) {
 
     bind_ops(m);
     bind_probes(m);
+    bind_queue(m);
 }

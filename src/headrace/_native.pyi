@@ -195,3 +195,24 @@ def probe_compute(isa: str, kind: str, num_threads: int, seconds: float) -> floa
 
 def probe_read(isa: str, sizes: Sequence[int], num_threads: int, seconds: float) -> list[float]:
     """GB/s that the threads read together from a working set of each size in bytes."""
+
+class StepQueue:
+    """A native thread that runs an executor's steps in order, while Python prepares the next one.
+
+    Nobody else may step the executor while steps are pending.
+    """
+
+    def __init__(self, executor: Executor) -> None: ...
+    @property
+    def num_pending(self) -> int:
+        """Steps submitted and not yet collected."""
+    def submit(self, header: NDArray[np.int32]) -> None:
+        """Queue a step header (copied) and return at once. Raises RuntimeError after `close`."""
+    def collect(self) -> dict[str, NDArray[Any]]:
+        """Wait, without the GIL, for the oldest pending step: its outputs as `Executor.outputs` names them, owned.
+
+        Raises what the step raised (those submitted behind a failed one raise the same), RuntimeError when none is
+        pending or the queue is closed.
+        """
+    def close(self) -> None:
+        """Let the step under way finish, drop those behind it, end the thread. Idempotent."""

@@ -176,7 +176,7 @@ def test_cancelling_an_async_stream_aborts_its_request(tiny_hf: Make) -> None:
             await asyncio.gather(task, return_exceptions=True)
             for _ in range(200):
                 stats = await engine.stats()
-                if stats.num_running == 0:
+                if stats.num_running == 0 and stats.num_free_blocks == stats.num_blocks:
                     break
                 await asyncio.sleep(0.01)
             assert stats.num_running == 0

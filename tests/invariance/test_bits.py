@@ -40,6 +40,7 @@ DIMENSIONS: dict[str, tuple[Any, ...]] = {
     "cache": ("off", "cold", "warm", "evicting"),
     "num_threads": (1, 2, 3, 5),
     "block_size": (16, 32),
+    "overlap": (True, False),
 }
 Case = dict[str, Any]
 
@@ -90,7 +91,7 @@ def plain(tiny: Callable[[tuple[str, str]], Path]) -> Callable[[Case], dict[str,
     def run(case: Case) -> dict[str, Trace]:
         key = (case["model"], case["isa"], case["kv_cache_dtype"])
         if key not in known:
-            options = {"isa": key[1], "kv_cache_dtype": key[2], "enable_prefix_caching": False}
+            options = {"isa": key[1], "kv_cache_dtype": key[2], "enable_prefix_caching": False, "overlap": False}
             bench = Bench(tiny(key[0]), max_num_batched_tokens=512, **options)
             known[key] = {}
             for request in requests(NUM_REQUESTS):
@@ -108,6 +109,7 @@ def run_case(case: Case, model: Path) -> tuple[dict[str, Trace], Evidence]:
         "max_num_batched_tokens": case["chunk"],
         "num_threads": case["num_threads"],
         "block_size": case["block_size"],
+        "overlap": case["overlap"],
         "enable_prefix_caching": case["cache"] != "off",
     }
     if case["cache"] == "evicting":
@@ -116,9 +118,10 @@ def run_case(case: Case, model: Path) -> tuple[dict[str, Trace], Evidence]:
         probe.close()
         # Room for two and a half of the longest sequences, so that a crowd evicts and preempts.
         longest = spec.blocks_needed(4 * BLOCK + 1 + 10)
+        kv_bytes = max(1 << 16, (1 + longest * 5 // 2) * spec.bytes_per_block)
         options |= {
             "max_model_len": 5 * BLOCK + 16,
-            "kv_cache_memory_bytes": (1 + longest * 5 // 2) * spec.bytes_per_block,
+            "kv_cache_memory_bytes": kv_bytes,
         }
     bench = Bench(model, **options)
     work = requests(NUM_REQUESTS)

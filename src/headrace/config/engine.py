@@ -88,6 +88,13 @@ class EngineConfig(Options):
         choices=("fcfs", "priority"),
         help="first come first served, or lowest priority number first",
     )
+    overlap: bool = option(
+        False,
+        unit="switch",
+        group="limits",
+        help="schedule the next step and hand out the last one's tokens while a step computes; pays where the host has "
+        "a core that does not compute",
+    )
     enable_prefix_caching: bool = option(
         True, unit="switch", group="memory", help="reuse the KV cache of prompts that begin the same way"
     )

@@ -29,7 +29,7 @@ _NO_GPU = "this concerns GPUs"
 _ONE_PROCESS = "one engine process on one machine"
 
 _ACCEPTED_SWITCHES = {
-    "async-scheduling": "headrace chooses its own loop",
+    "async-scheduling": "the loop is chosen by --overlap",
     "disable-cascade-attn": _NO_GPU,
     "disable-custom-all-reduce": _NO_GPU,
     "disable-hybrid-kv-cache-manager": "every layer group has its own cache in any case",
@@ -56,7 +56,7 @@ _ACCEPTED_VALUES = {
     "max-cudagraph-capture-size": _NO_GRAPHS,
     "max-parallel-loading-workers": "weights are packed by all threads",
     "optimization-level": _NO_GRAPHS,
-    "performance-mode": "headrace chooses its own loop",
+    "performance-mode": "the loop is chosen by --overlap",
     "renderer-num-workers": "prompts are rendered in the server process",
     "safetensors-load-strategy": "files are mapped and their pages dropped after packing",
     "safetensors-prefetch-block-size": "files are mapped and their pages dropped after packing",

@@ -1,4 +1,4 @@
-"""EngineCore: the plain loop. schedule → run → update; token ids only, no text, no sockets."""
+"""EngineCore: a loaded model, its queue and its loop; token ids only, no text, no sockets."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from headrace.core.errors import InvalidRequestError
 from headrace.core.outputs import TokenDelta
 from headrace.core.request import EngineRequest
 from headrace.core.stats import EngineInfo, EngineStats
+from headrace.engine.loop import Loop, OverlappedLoop, PlainLoop
 from headrace.runner.memory_plan import plan_memory
 from headrace.runner.model_runner import ModelRunner
 from headrace.runner.planning import PlannedModel, plan_model
@@ -68,6 +69,8 @@ class EngineCore:
         _produce_one_token(new_scheduler(), self.runner)
         clock.end("first_token")
         self._scheduler = new_scheduler()
+        loop = OverlappedLoop if config.overlap else PlainLoop
+        self._loop: Loop = loop(self._scheduler, self.runner)
         self._vocab_size = planned.model_config.vocab_size
         self.info = EngineInfo(
             model=config.model,
@@ -93,7 +96,7 @@ class EngineCore:
 
     @property
     def has_work(self) -> bool:
-        return self._scheduler.has_work
+        return self._loop.has_work
 
     def add(self, request: EngineRequest) -> None:
         """Queue a request. Raises InvalidRequestError when it could never run; nothing is kept then."""
@@ -114,10 +117,7 @@ class EngineCore:
 
     def step(self) -> list[TokenDelta]:
         """One step: what it adds to each request. Empty when there was nothing to run."""
-        schedule = self._scheduler.schedule()
-        if not schedule.entries:
-            return []
-        return self._scheduler.update(schedule, self.runner.execute(schedule))
+        return self._loop.step()
 
     def stats(self) -> EngineStats:
         """Gauges, counters and the memory table."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol, cast
 
@@ -72,6 +73,10 @@ class ModelRunner:
                 if region.name != "weights":
                     region.prefault()
         self._executor = self._make_executor(num_threads, kv)
+        self._queue: _native.StepQueue | None = None
+        if config.overlap and isinstance(self._executor, _native.Executor):
+            self._queue = _native.StepQueue(self._executor)
+        self._done: deque[StepResult] = deque()
         self.startup_s["bind"] = time.perf_counter() - start
 
     @property
@@ -83,12 +88,43 @@ class ModelRunner:
 
     def execute(self, schedule: Schedule) -> StepResult:
         """Run one step. Returns the sampled ids and logprobs, aligned with the schedule's entries."""
+        self._note_admissions(schedule)
+        return self._run(schedule)
+
+    def submit(self, schedule: Schedule) -> None:
+        """Queue a step behind those submitted before and return at once, where the executor can.
+
+        Executors that are not native, and runs with `on_step`, compute it here and now instead.
+        """
+        self._note_admissions(schedule)
+        if self._queue is None or self.on_step is not None:
+            self._done.append(self._run(schedule))
+        else:
+            self._queue.submit(step_header.encode(schedule))
+
+    def collect(self, schedule: Schedule) -> StepResult:
+        """Wait for the oldest submitted step, which must be `schedule`'s. Raises what the step raised."""
+        if self._done:
+            return self._done.popleft()
+        if self._queue is None:
+            raise RuntimeError("no step was submitted")
+        return _collect(schedule, self._queue.collect(), self._wants_logprobs)
+
+    @property
+    def num_submitted(self) -> int:
+        """Steps submitted and not yet collected."""
+        return len(self._done) + (self._queue.num_pending if self._queue is not None else 0)
+
+    def _note_admissions(self, schedule: Schedule) -> None:
+        # A row is not given away while a step in flight names it, so noting early cannot mix up two requests.
         for admission in schedule.admissions:
             request = admission.request
             if request.logprobs is None and request.prompt_logprobs is None:
                 self._wants_logprobs.pop(admission.row, None)
             else:
                 self._wants_logprobs[admission.row] = request
+
+    def _run(self, schedule: Schedule) -> StepResult:
         self._executor.step(step_header.encode(schedule))
         if self.on_step is not None:
             self.on_step(schedule, self.logits(schedule.num_logits_rows))
@@ -108,6 +144,8 @@ class ModelRunner:
 
     def close(self) -> None:
         """Stop the threads and unmap everything. Idempotent."""
+        if self._queue is not None:
+            self._queue.close()
         self._executor.close()
         for region in self._regions.values():
             region.close()
