@@ -12,7 +12,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 TORCH_VERSION := 2.13.0
 
-NATIVE_FILES := CMakeLists.txt $(shell find native/include native/kernels native/src -type f)
+NATIVE_FILES := CMakeLists.txt $(shell find native/bind native/include native/kernels native/src -type f)
 CHECKED := src tests docs benchmarks
 MADE_VENV := $(VENV)/.made
 BUILD_TOOLS := $(VENV)/.build-tools

@@ -1,4 +1,4 @@
-// The Python face of the executor; the kernels' own functions are bound by bind_ops.cpp.
+// The Python face of the executor; the kernels' own functions are bound by ops.cpp.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/pair.h>
@@ -9,9 +9,9 @@
 
 namespace nb = nanobind;
 
-void bind_ops(nb::module_&);     // bind_ops.cpp
-void bind_probes(nb::module_&);  // bind_probes.cpp
-void bind_queue(nb::module_&);   // bind_queue.cpp
+void bind_ops(nb::module_&);     // ops.cpp
+void bind_probes(nb::module_&);  // probes.cpp
+void bind_queue(nb::module_&);   // queue.cpp
 
 namespace {
 
