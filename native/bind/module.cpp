@@ -12,6 +12,7 @@ namespace nb = nanobind;
 void bind_ops(nb::module_&);     // ops.cpp
 void bind_probes(nb::module_&);  // probes.cpp
 void bind_queue(nb::module_&);   // queue.cpp
+void bind_files(nb::module_&);   // files.cpp
 
 namespace {
 
@@ -166,4 +167,5 @@ NB_MODULE(_native, m) {
     bind_ops(m);
     bind_probes(m);
     bind_queue(m);
+    bind_files(m);
 }

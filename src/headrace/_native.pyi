@@ -126,6 +126,12 @@ def pack(
 ) -> bool:
     """Pack a matrix (headrace::Source elements) into column blocks; False when a value cannot be kept without loss."""
 
+def skip_strings(data: memoryview, position: int, count: int) -> int:
+    """Where an array of length-prefixed strings that begins at `position` ends; -1 when it passes the end of `data`."""
+
+def read_strings(data: memoryview, position: int, count: int) -> list[str]:
+    """The strings. Raises ValueError past the end of `data` and UnicodeDecodeError."""
+
 def packed_bytes(format: int, n: int, k: int) -> int:
     """Size of an [n, k] matrix in a packed format (headrace::Format)."""
 

@@ -7,7 +7,8 @@ import sys
 import threading
 
 from headrace.config.engine import EngineConfig
-from headrace.engine.process import EngineProcess, RemoteEngine
+from headrace.engine.process.child import EngineProcess
+from headrace.engine.process.remote import RemoteEngine
 
 
 def start(model: str, where: str) -> EngineProcess:

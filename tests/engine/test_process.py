@@ -20,7 +20,8 @@ from headrace.core.errors import CapacityError, EngineDeadError, InvalidRequestE
 from headrace.core.outputs import TokenDelta
 from headrace.core.request import EngineRequest
 from headrace.engine import ipc
-from headrace.engine.process import EngineProcess, RemoteEngine
+from headrace.engine.process.child import EngineProcess
+from headrace.engine.process.remote import RemoteEngine
 from tests.engine import fake_engine
 
 ROOT = Path(__file__).parents[2]
@@ -305,7 +306,7 @@ def test_an_engine_stuck_in_a_step_ends_soon_after_close(start: Spawn) -> None:
 
 
 def test_a_stopped_engine_is_killed_on_close(start: Spawn, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headrace.engine.process._EXIT_WAIT_S", 0.3)
+    monkeypatch.setattr("headrace.engine.process.remote.EXIT_WAIT_S", 0.3)
 
     async def scenario() -> None:
         process, client = start()

@@ -15,7 +15,8 @@ from headrace.core.errors import CapacityError, EngineDeadError, HeadraceError
 from headrace.core.params import SamplingParams
 from headrace.engine.async_llm import AsyncLLM
 from headrace.engine.llm import LLM
-from headrace.engine.process import EngineProcess, RemoteEngine
+from headrace.engine.process.child import EngineProcess
+from headrace.engine.process.remote import RemoteEngine
 
 PROMPTS = [[5, 80, 99, 260, 271] * (i + 1) for i in range(4)]
 PARAMS = [

@@ -50,7 +50,9 @@ def test_a_wrong_model_is_404_model_not_found() -> None:
         assert error["code"] == "model_not_found" and error["param"] == "model" and "'fake'" in error["message"]
 
 
-@pytest.mark.parametrize("path", ["/health", "/v1/models", "/v1/models/fake", "/v1/engine/memory"])
+@pytest.mark.parametrize(
+    "path", ["/health", "/v1/models", "/v1/models/fake", "/v1/engine/memory", "/v1/engine/startup"]
+)
 def test_until_the_engine_is_ready_the_answer_is_503(path: str) -> None:
     client = Client(FakeLLM(started=False))
     answer = client.get(path)

@@ -83,6 +83,13 @@ def test_the_memory_table_is_served() -> None:
     assert table["lines"][0]["name"] == "weights" and table["num_free_kv_blocks"] == table["num_kv_blocks"] == 1000
 
 
+def test_the_startup_names_both_processes_and_adds_up() -> None:
+    startup = Client().get("/v1/engine/startup").json
+    assert [process["name"] for process in startup["processes"]] == ["server", "engine"]
+    for process in startup["processes"]:
+        assert process["total_s"] == pytest.approx(sum(phase["seconds"] for phase in process["phases"]))
+
+
 def test_metrics_count_what_requests_did() -> None:
     from prometheus_client.parser import text_string_to_metric_families
 

@@ -71,7 +71,7 @@ def test_gguf_and_hugging_face_tokenizers_give_the_same_ids(
     smollm2: Tokenizer, smollm2_metadata: dict[str, Any], tmp_path: Path
 ) -> None:
     """The other one is written as SmolLM2's own tokenizer.json is: Digits and GPT-2's split."""
-    tokens = smollm2_metadata["tokenizer.ggml.tokens"]
+    tokens = list(smollm2_metadata["tokenizer.ggml.tokens"])
     special = [t for t, kind in zip(tokens, smollm2_metadata["tokenizer.ggml.token_type"], strict=True) if kind == 3]
     byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
     added = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
@@ -86,7 +86,7 @@ def test_gguf_and_hugging_face_tokenizers_give_the_same_ids(
         "model": {
             "type": "BPE",
             "vocab": {t: i for i, t in enumerate(tokens)},
-            "merges": smollm2_metadata["tokenizer.ggml.merges"],
+            "merges": list(smollm2_metadata["tokenizer.ggml.merges"]),
         },
     }
     (tmp_path / "tokenizer.json").write_text(json.dumps(content), encoding="utf-8")

@@ -23,7 +23,7 @@ def test_metadata_and_tensors_equal_the_gguf_packages_reading(small: Path) -> No
     for name, value in theirs.fields.items():
         if not name.startswith("GGUF."):
             mine = ours.metadata[name]
-            assert (mine.tolist() if isinstance(mine, np.ndarray) else mine) == value.contents(), name
+            assert (mine.tolist() if hasattr(mine, "tolist") else mine) == value.contents(), name
     assert set(ours.tensors) == {t.name for t in theirs.tensors}
     for tensor in theirs.tensors:
         info = ours.tensors[tensor.name]
@@ -43,7 +43,7 @@ def test_values_have_their_python_types(small: Path) -> None:
     assert metadata["a.yes"] is True
     assert metadata["a.no"] is False
     assert type(metadata["a.u64"]) is int and metadata["a.u64"] == 1 << 63
-    assert metadata["a.strings"] == ["", "x", "日本"]
+    assert metadata["a.strings"].tolist() == ["", "x", "日本"]
 
 
 def test_a_file_cut_anywhere_names_what_was_being_read(small: Path, tmp_path: Path) -> None:
@@ -79,7 +79,6 @@ HOSTILE: list[tuple[str, File, type[Exception], str]] = [
         "'k': string 0 of 1",
     ),
     ("bad UTF-8", File([key("k", STRING, text(b"\xff\xfe"))]), ModelFileError, "metadata key 'k': .* not UTF-8"),
-    ("bad UTF-8 in an array", File([key("k", ARRAY, array(STRING, 1, text(b"\xff")))]), ModelFileError, "is not UTF-8"),
     ("array of arrays", File([key("k", ARRAY, array(ARRAY, 1, b"\0" * 16))]), UnsupportedModelError, "'k': arrays of"),
     ("array of type 77", File([key("k", ARRAY, array(77, 1, b"\0" * 16))]), ModelFileError, "element type 77"),
     ("key twice", File([key("k", U32, 1), key("k", U32, 2)]), ModelFileError, "metadata key 'k': appears twice"),
@@ -163,8 +162,20 @@ def test_hostile_counts_allocate_nothing(tmp_path: Path) -> None:
 
 def test_arrays_keep_any_nonzero_byte_as_true(tmp_path: Path) -> None:
     file = load_gguf(tmp_path, File([key("k", ARRAY, array(BOOL, 3, b"\0\x01\x07")), key("one", BOOL, b"\x07")]))
-    assert file.metadata["k"].tolist() == [False, True, True]
+    assert file.metadata["k"] == [False, True, True]
     assert file.metadata["one"] is True
+
+
+def test_strings_of_an_array_are_made_when_asked_for(tmp_path: Path) -> None:
+    file = load_gguf(tmp_path, File([key("k", ARRAY, array(STRING, 3, text("a") + text("") + text("日本")))]))
+    strings = file.metadata["k"]
+    assert (len(strings), strings[2], strings[1:], list(strings)) == (3, "日本", ["", "日本"], ["a", "", "日本"])
+
+
+def test_strings_that_are_no_utf8_are_refused_when_read(tmp_path: Path) -> None:
+    file = load_gguf(tmp_path, File([key("k", ARRAY, array(STRING, 1, text(b"\xff")))]))
+    with pytest.raises(ModelFileError, match="metadata key 'k': a string is not UTF-8"):
+        file.metadata["k"].tolist()
 
 
 def test_small_alignments_and_unsorted_tensors_are_read(tmp_path: Path) -> None:
@@ -226,5 +237,4 @@ def test_views_outlive_the_closing_of_a_file(small: Path) -> None:
 def test_reading_is_unchanged_by_the_writer_of_tiny_models(tiny_gguf: Callable[..., Path]) -> None:
     file = GGUFFile(tiny_gguf("qwen2", "Q8_0"))
     assert file.metadata["general.architecture"] == "qwen2"
-    assert isinstance(file.metadata["tokenizer.ggml.token_type"], np.ndarray)
-    assert file.metadata["tokenizer.ggml.token_type"].dtype == np.dtype("<i4")
+    assert file.metadata["tokenizer.ggml.token_type"].typecode == "i"

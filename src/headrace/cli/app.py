@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-import argparse
+import contextlib
+import importlib
 import os
 import sys
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Protocol, cast
 
 import headrace
-from headrace.cli.arguments import Parser
-from headrace.cli.commands import bench, chat, doctor, generate, plan, pull, serve
 from headrace.core.errors import ConfigError, HeadraceError, unknown_name_message
+
+if TYPE_CHECKING:
+    import argparse
+
+    from headrace.cli.arguments import Parser
+    from headrace.engine.process.child import EngineProcess
+    from headrace.observe.timeline import Timeline
 
 OVERVIEW = """\
 headrace: serve, script and chat with language models on a CPU.
@@ -33,7 +39,6 @@ Hugging Face cache. `headrace COMMAND --help` explains the rest.
 class _Command(Protocol):
     """What a module of commands/ offers."""
 
-    NAME: str
     SUMMARY: str
     USAGE: str
     EXAMPLES: str
@@ -43,8 +48,8 @@ class _Command(Protocol):
     def run(self, namespace: argparse.Namespace) -> int: ...
 
 
-_MODULES: tuple[_Command, ...] = (serve, chat, generate, pull, plan, bench, doctor)
-_COMMANDS = {module.NAME: module for module in _MODULES}
+_COMMANDS = ("serve", "chat", "generate", "pull", "plan", "bench", "doctor")
+"""Each is a module of commands/, imported when it is the one that was typed."""
 _ELSEWHERE = {
     "complete": "generate",
     "run": "chat",
@@ -81,16 +86,40 @@ def run(argv: Sequence[str] | None = None) -> int:
 
 
 def _run_command(name: str, words: list[str]) -> int:
-    module = _COMMANDS.get(name)
-    if module is None:
+    if name not in _COMMANDS:
         if name.startswith("-"):
             raise ConfigError(f"the command comes first: headrace {' | '.join(_COMMANDS)}")
         meant = _ELSEWHERE.get(name)
         message = unknown_name_message("command", name, _COMMANDS)
         raise ConfigError(f"unknown command {name!r}; headrace calls it {meant!r}" if meant else message)
-    parser = Parser(prog=f"headrace {name}", usage=module.USAGE, description=module.SUMMARY, examples=module.EXAMPLES)
-    module.declare(parser)
-    return module.run(parser.parse_words(words))
+    with _head_start(name, words) as started:
+        from headrace.cli.arguments import Parser
+
+        module = cast(_Command, importlib.import_module(f"headrace.cli.commands.{name}"))
+        usage = module.USAGE
+        parser = Parser(prog=f"headrace {name}", usage=usage, description=module.SUMMARY, examples=module.EXAMPLES)
+        module.declare(parser)
+        namespace = parser.parse_words(words)
+        namespace.started = started
+        return module.run(namespace)
+
+
+@contextlib.contextmanager
+def _head_start(name: str, words: Sequence[str]) -> Iterator[tuple[EngineProcess, Timeline] | None]:
+    """For `serve`: its engine process, which imports its modules while this one imports and reads options."""
+    if name != "serve" or not {"-h", "--help"}.isdisjoint(words):
+        yield None
+        return
+    from headrace.engine.process.child import EngineProcess
+    from headrace.observe.timeline import Timeline, process_began_s
+
+    timeline = Timeline(process_began_s())
+    timeline.end("interpreter")
+    process = EngineProcess.spawn()
+    try:
+        yield process, timeline
+    finally:
+        process.discard()
 
 
 def _report(error: HeadraceError, status: int) -> int:

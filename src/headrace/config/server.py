@@ -39,3 +39,9 @@ class ServerConfig(Options):
         maximum=3600.0,
         help="time that running requests have to finish after SIGTERM or Ctrl-C",
     )
+    verbose: bool = option(
+        False,
+        unit="switch",
+        group="server",
+        help="print the start-up timeline; GET /v1/engine/startup has it in any case",
+    )

@@ -14,21 +14,27 @@ from headrace.core.stats import EngineInfo, EngineStats
 from headrace.engine.client import EngineClient
 from headrace.engine.completion import Completion, CompletionDelta
 from headrace.engine.front import Front, PreparedRequest, Prompt, build_front
+from headrace.observe.timeline import Timeline
 from headrace.text.chat_template import ChatTemplate
 from headrace.text.tokenizer import Tokenizer
-from headrace.weights.checkpoint import open_checkpoint
 from headrace.weights.hub import resolve_model
+from headrace.weights.text_source import open_text_source
 
 
 class AsyncLLM:
     """Prepares requests, streams their completions, aborts what nobody waits for any more.
 
     config: engine options, or keywords for them. client: where the engine runs; by default on a thread of this
-    process. Use as an async context manager, or call `start` and `close`.
+    process. timeline: of a start that began before. Use as an async context manager, or call `start` and `close`.
     """
 
     def __init__(
-        self, config: EngineConfig | None = None, *, client: EngineClient | None = None, **options: Any
+        self,
+        config: EngineConfig | None = None,
+        *,
+        client: EngineClient | None = None,
+        timeline: Timeline | None = None,
+        **options: Any,
     ) -> None:
         if config is not None and options:
             raise TypeError("give an EngineConfig or keywords, not both")
@@ -40,6 +46,7 @@ class AsyncLLM:
         self._client: EngineClient = client
         self._front: Front | None = None
         self._info: EngineInfo | None = None
+        self._timeline = timeline or Timeline()
         self._ids = 0
 
     async def __aenter__(self) -> AsyncLLM:
@@ -54,13 +61,15 @@ class AsyncLLM:
         engine = asyncio.ensure_future(self._client.start())
         try:
             self._front = await asyncio.to_thread(_load_front, self.engine_config)
+            self._timeline.end("tokenizer")
             self._info = await engine
+            self._timeline.end("waiting for the engine")
         except BaseException:
             engine.cancel()
             await asyncio.gather(engine, return_exceptions=True)
             await self._client.close()
             raise
-        self._front.max_model_len = self._info.max_model_len
+        self._front.set_limits(self._info)
         return self._info
 
     async def close(self) -> None:
@@ -81,6 +90,11 @@ class AsyncLLM:
         if self._info is None:
             raise EngineDeadError("the engine has not started")
         return self._info
+
+    @property
+    def startup_s(self) -> dict[str, dict[str, float]]:
+        """Process → phase → seconds; a process's phases follow each other from its exec to readiness."""
+        return {"server": dict(self._timeline.phases), "engine": self.info.startup_s}
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -175,4 +189,4 @@ class AsyncLLM:
 
 
 def _load_front(config: EngineConfig) -> Front:
-    return build_front(config, open_checkpoint(resolve_model(config.model, config.revision)))
+    return build_front(config, open_text_source(resolve_model(config.model, config.revision)))

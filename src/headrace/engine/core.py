@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 
 from headrace.cache.kv_cache import KVCache
@@ -14,6 +13,7 @@ from headrace.core.outputs import TokenDelta
 from headrace.core.request import EngineRequest
 from headrace.core.stats import EngineInfo, EngineStats
 from headrace.engine.loop import Loop, OverlappedLoop, PlainLoop
+from headrace.observe.timeline import Timeline
 from headrace.runner.memory_plan import plan_memory
 from headrace.runner.model_runner import ModelRunner
 from headrace.runner.planning import PlannedModel, plan_model
@@ -30,7 +30,7 @@ class EngineCore:
 
     The constructor loads the model and produces one real token; it raises HeadraceError when an option, a file or
     the memory budget stands in the way. checkpoint: the model when it is open already. progress: called with packed
-    weight bytes while loading.
+    weight bytes while loading. timeline: of a start that began earlier than here.
     """
 
     def __init__(
@@ -39,10 +39,10 @@ class EngineCore:
         *,
         checkpoint: Checkpoint | None = None,
         progress: Callable[[int], None] | None = None,
+        timeline: Timeline | None = None,
     ) -> None:
         self.config = config
-        startup: dict[str, float] = {}
-        clock = _Phases(startup)
+        clock = timeline or Timeline()
         threads = choose_threads(config.num_threads, config.source("num_threads"))
         budget = memory_budget(config.memory_budget_bytes, config.source("memory_budget_bytes"), bounds=memory_bounds())
         checkpoint = checkpoint or open_checkpoint(resolve_model(config.model, config.revision))
@@ -52,8 +52,7 @@ class EngineCore:
         memory = plan_memory(planned.plan, config, specs, budget, num_threads=threads.num_threads)
         clock.end("plan")
         self.runner = ModelRunner(config, planned, memory, num_threads=threads.num_threads, progress=progress)
-        startup |= self.runner.startup_s
-        clock.restart()
+        clock.end_measured(self.runner.startup_s)
         limits = SchedulerLimits(
             max_num_seqs=config.max_num_seqs,
             max_num_batched_tokens=config.max_num_batched_tokens,
@@ -90,7 +89,7 @@ class EngineCore:
             structure_id=planned.plan.structure_id,
             numerics_id=planned.plan.numerics_id,
             revision=checkpoint.revision_hash,
-            startup_s=startup,
+            startup_s=clock.phases,
             memory=self.runner.memory_lines(),
         )
 
@@ -152,21 +151,6 @@ def _produce_one_token(scheduler: Scheduler, runner: ModelRunner) -> None:
     while scheduler.has_work:
         schedule = scheduler.schedule()
         scheduler.update(schedule, runner.execute(schedule))
-
-
-class _Phases:
-    """Seconds by phase, each from the end of the one before."""
-
-    def __init__(self, into: dict[str, float]) -> None:
-        self._into, self._start = into, time.perf_counter()
-
-    def end(self, name: str) -> None:
-        now = time.perf_counter()
-        self._into[name] = now - self._start
-        self._start = now
-
-    def restart(self) -> None:
-        self._start = time.perf_counter()
 
 
 def _specs(planned: PlannedModel, config: EngineConfig) -> tuple[LayerGroupSpec, ...]:

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import random
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from headrace.config.engine import EngineConfig
 from headrace.core.errors import ContextLengthError, InvalidRequestError, ModelFileError
 from headrace.core.params import SamplingParams
 from headrace.core.request import EngineRequest
+from headrace.core.stats import EngineInfo
 from headrace.text.chat_template import ChatTemplate
 from headrace.text.tokenizer import Tokenizer
-from headrace.weights.checkpoint import Checkpoint
 
 MAX_CACHE_SALT_CHARS = 1024
 MAX_PROMPT_CHARS_PER_TOKEN = 64
@@ -34,17 +35,27 @@ class PreparedRequest:
     requests: list[EngineRequest]
 
 
+class TextSource(Protocol):
+    """The part of `weights.Checkpoint` and of `weights.TextSource` that a front is built from."""
+
+    @property
+    def tokenizer_source(self) -> Mapping[str, Any] | Path: ...
+    @property
+    def chat_template(self) -> str | None: ...
+
+
 class Front:
     """Tokenises and validates. Knows the model's limits; holds no request."""
 
-    def __init__(
-        self, tokenizer: Tokenizer, chat_template: ChatTemplate | None, config: EngineConfig, vocab_size: int
-    ) -> None:
+    def __init__(self, tokenizer: Tokenizer, chat_template: ChatTemplate | None, config: EngineConfig) -> None:
         self.tokenizer, self.chat_template = tokenizer, chat_template
-        self.max_model_len = 0
-        """Set once the engine has said it; nothing can be prepared before."""
-        self._config, self._vocab_size = config, vocab_size
+        self._config = config
+        self._max_model_len = self._vocab_size = 0
         self._seeds = random.Random(config.seed)
+
+    def set_limits(self, info: EngineInfo) -> None:
+        """What the engine has found out; nothing can be prepared before."""
+        self._max_model_len, self._vocab_size = info.max_model_len, info.vocab_size
 
     def prepare(
         self,
@@ -110,10 +121,10 @@ class Front:
         if isinstance(prompt, str):
             if not prompt:
                 raise InvalidRequestError("prompt must not be empty", param="prompt")
-            if len(prompt) > self.max_model_len * MAX_PROMPT_CHARS_PER_TOKEN:
+            if len(prompt) > self._max_model_len * MAX_PROMPT_CHARS_PER_TOKEN:
                 raise ContextLengthError(
                     f"the prompt has {len(prompt)} characters, far more than the context of "
-                    f"{self.max_model_len} tokens can hold",
+                    f"{self._max_model_len} tokens can hold",
                     param="prompt",
                 )
             ids = self.tokenizer.encode(prompt, add_special_tokens)
@@ -130,13 +141,13 @@ class Front:
         return ids
 
     def _max_tokens(self, num_prompt_tokens: int, params: SamplingParams) -> int:
-        room = self.max_model_len - num_prompt_tokens
+        room = self._max_model_len - num_prompt_tokens
         if params.max_tokens == 0 and room >= 0:
             return 0
         if room < 1:
             raise ContextLengthError(
-                f"the prompt has {num_prompt_tokens} tokens; the context is {self.max_model_len} tokens, "
-                f"so a prompt may have at most {self.max_model_len - 1}",
+                f"the prompt has {num_prompt_tokens} tokens; the context is {self._max_model_len} tokens, "
+                f"so a prompt may have at most {self._max_model_len - 1}",
                 param="prompt",
             )
         if params.max_tokens is None:
@@ -144,25 +155,24 @@ class Front:
         if params.max_tokens > room:
             raise ContextLengthError(
                 f"the prompt has {num_prompt_tokens} tokens and max_tokens is {params.max_tokens}, but the context is "
-                f"{self.max_model_len} tokens: max_tokens may be at most {room}",
+                f"{self._max_model_len} tokens: max_tokens may be at most {room}",
                 param="max_tokens",
             )
         return params.max_tokens
 
 
-def build_front(config: EngineConfig, checkpoint: Checkpoint) -> Front:
-    """Tokenizer and chat template of a checkpoint, or those that the options name instead."""
+def build_front(config: EngineConfig, model: TextSource) -> Front:
+    """Tokenizer and chat template of a model, or those that the options name instead."""
     if config.tokenizer is not None:
         tokenizer = Tokenizer.from_folder(Path(config.tokenizer))
-    elif isinstance(checkpoint.tokenizer_source, Path):
-        tokenizer = Tokenizer.from_folder(checkpoint.tokenizer_source)
+    elif isinstance(model.tokenizer_source, Path):
+        tokenizer = Tokenizer.from_folder(model.tokenizer_source)
     else:
-        tokenizer = Tokenizer.from_gguf(checkpoint.tokenizer_source)
-    source = checkpoint.chat_template
+        tokenizer = Tokenizer.from_gguf(model.tokenizer_source)
+    source = model.chat_template
     if config.chat_template is not None:
         source = _template_text(config.chat_template)
-    template = ChatTemplate(source, tokenizer.special_tokens) if source else None
-    return Front(tokenizer, template, config, checkpoint.config.vocab_size)
+    return Front(tokenizer, ChatTemplate(source, tokenizer.special_tokens) if source else None, config)
 
 
 def _template_text(option: str) -> str:

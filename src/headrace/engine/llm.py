@@ -36,7 +36,7 @@ class LLM:
         checkpoint = open_checkpoint(resolve_model(model, self.engine_config.revision))
         self._front: Front = build_front(self.engine_config, checkpoint)
         self._core: EngineCore | None = EngineCore(self.engine_config, checkpoint=checkpoint)
-        self._front.max_model_len = self._core.info.max_model_len
+        self._front.set_limits(self._core.info)
         self._ids = 0
 
     def __enter__(self) -> Self:

@@ -6,12 +6,12 @@ ends after the step under way; if it is still loading or stuck, the reading thre
 
 from __future__ import annotations
 
-import argparse
 import collections
 import ctypes
 import os
 import signal
 import socket
+import sys
 import threading
 from collections.abc import Callable
 from typing import Protocol
@@ -53,9 +53,9 @@ CoreFactory = Callable[[EngineConfig], Core]
 class Worker:
     """Serves one core on one socket until the socket ends or the core fails. `run` returns the exit code."""
 
-    def __init__(self, sock: socket.socket, make_core: CoreFactory) -> None:
+    def __init__(self, sock: socket.socket, make_core: CoreFactory, preload: Callable[[], None] | None = None) -> None:
         self._connection = ipc.BlockingConnection(sock)
-        self._make_core = make_core
+        self._make_core, self._preload = make_core, preload
         self._inbox: collections.deque[ipc.ToEngine] = collections.deque()
         self._wake = threading.Condition()
         self._ended = False
@@ -63,7 +63,7 @@ class Worker:
         self._finished = threading.Event()
 
     def run(self) -> int:
-        """Configure, load, say Ready, then step while there is work and sleep while there is none."""
+        """Import, configure, load, say Ready, then step while there is work and sleep while there is none."""
         threading.Thread(target=self._read, name="headrace-socket", daemon=True).start()
         try:
             return self._serve()
@@ -79,6 +79,8 @@ class Worker:
             self._connection.close()
 
     def _serve(self) -> int:
+        if self._preload is not None:
+            self._preload()
         configure = self._next_message()
         if self._fault is not None:
             raise self._fault
@@ -185,20 +187,28 @@ def die_with_parent(parent_pid: int, *, signal_too: bool) -> None:
         os._exit(EXIT_ABANDONED)
 
 
-def main(make_core: CoreFactory, arguments: list[str] | None = None) -> int:
-    """Entry of the child process; `headrace.engine.process` writes the arguments."""
-    parser = argparse.ArgumentParser(
-        prog="python -m headrace.engine",
-        description="headrace's engine process. Started by `headrace serve`, of no use by hand.",
-    )
-    parser.add_argument("--fd", type=int, required=True, help="inherited socket")
-    parser.add_argument("--parent", type=int, required=True, help="pid of the process to end with")
-    parser.add_argument("--parent-death-signal", action="store_true", help="also ask the kernel to end us with it")
-    options = parser.parse_args(arguments)
-    die_with_parent(options.parent, signal_too=options.parent_death_signal)
+def main(make_core: CoreFactory, preload: Callable[[], None] | None = None) -> int:
+    """Entry of the child process; `headrace.engine.process` writes the arguments.
+
+    preload: imports what `make_core` needs, while the server still reads its options.
+    """
+    # By hand, not by argparse: nobody types these, and a process that users wait for imports little.
+    given = sys.argv[1:]
+    try:
+        descriptor, parent = (int(given[given.index(name) + 1]) for name in ("--fd", "--parent"))
+    except (ValueError, IndexError):
+        print("python -m headrace.engine is started by `headrace serve`, of no use by hand", file=sys.stderr)
+        return EXIT_FAILED
+    die_with_parent(parent, signal_too="--parent-death-signal" in given)
     # Ctrl-C and a service manager's SIGTERM reach the whole group; the server drains first and then closes the socket.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     logs.setup()
-    with socket.socket(fileno=options.fd) as sock:
-        return Worker(sock, make_core).run()
+    with socket.socket(fileno=descriptor) as sock:
+        return Worker(sock, make_core, preload).run()
+
+
+def began_s() -> float | None:
+    """When the server started this process, by `time.monotonic()`, if it said so."""
+    given = sys.argv[1:]
+    return float(given[given.index("--began") + 1]) if "--began" in given else None

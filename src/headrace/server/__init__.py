@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
     from headrace.config.engine import EngineConfig
     from headrace.config.server import ServerConfig
+    from headrace.engine.process.child import EngineProcess
+    from headrace.observe.timeline import Timeline
     from headrace.server.serving import AsyncEngine
 
 __all__ = ["make_app", "run"]
@@ -26,8 +28,17 @@ def make_app(llm: AsyncEngine, config: ServerConfig) -> Starlette:
     return build(llm, config)
 
 
-def run(engine_config: EngineConfig, server_config: ServerConfig) -> int:
-    """Serve until SIGTERM or SIGINT; the exit status. The engine runs in a child process."""
+def run(
+    engine_config: EngineConfig,
+    server_config: ServerConfig,
+    process: EngineProcess | None = None,
+    timeline: Timeline | None = None,
+) -> int:
+    """Serve until SIGTERM or SIGINT; the exit status. The engine runs in a child process.
+
+    process: a child that waits for its options, closed by the caller; None: one is started here.
+    timeline: of a start that began before.
+    """
     from headrace.server.launch.serve import run as serve
 
-    return serve(engine_config, server_config)
+    return serve(engine_config, server_config, process, timeline)

@@ -41,6 +41,7 @@ def make_app(llm: AsyncEngine, config: ServerConfig, limits: Limits = DEFAULT_LI
             Route("/version", service.version, methods=["GET"]),
             Route("/metrics", service.metrics, methods=["GET"]),
             Route("/v1/engine/memory", service.memory, methods=["GET"]),
+            Route("/v1/engine/startup", service.startup, methods=["GET"]),
             Route("/openapi.json", openapi_document, methods=["GET"]),
             Route("/docs", docs_page, methods=["GET"]),
         ],

@@ -21,6 +21,7 @@ from headrace.weights.gguf import GGUFFile, TensorInfo
 from headrace.weights.gguf_parts import open_parts
 from headrace.weights.names import file_name, is_ignorable, logical_shapes, row_order
 from headrace.weights.safetensors import SafetensorsFile, open_folder
+from headrace.weights.text_source import folder_chat_template, gguf_chat_template
 
 Style = Literal["hf", "gguf"]
 _MAX_NAMES_SHOWN = 6
@@ -154,7 +155,6 @@ def _open_gguf(path: Path) -> Checkpoint:
         _check_type(path, info)
         factors = tuple(dequantize(info.dtype, owners[info.name].raw(info.name), info.shape).reshape(-1).tolist())
     config = ModelConfig.from_gguf(metadata, tensor_names=owners, rope_factors=factors, where=str(path))
-    template = metadata.get("tokenizer.chat_template")
     fingerprint = b"".join(hashlib.sha256(p.file.read(0, p.header_bytes)).digest() for p in parts)
     return Checkpoint(
         path,
@@ -162,7 +162,7 @@ def _open_gguf(path: Path) -> Checkpoint:
         config,
         owners,
         tokenizer_source=metadata,
-        chat_template=template if isinstance(template, str) else None,
+        chat_template=gguf_chat_template(metadata),
         generation_config={},
         fingerprint=fingerprint,
     )
@@ -183,7 +183,7 @@ def _open_folder(folder: Path) -> Checkpoint:
         config,
         owners,
         tokenizer_source=folder,
-        chat_template=_folder_chat_template(folder),
+        chat_template=folder_chat_template(folder),
         generation_config=generation,
         fingerprint=repr(config).encode() + b"".join(digests),
     )
@@ -197,22 +197,6 @@ def _with_generation_eos(values: dict[str, Any], generation: dict[str, Any]) -> 
 
     both = listed(values.get("eos_token_id")) + listed(generation.get("eos_token_id"))
     return values | {"eos_token_id": both}
-
-
-def _folder_chat_template(folder: Path) -> str | None:
-    """chat_template.jinja, else the one in tokenizer_config.json (the one named `default` where there are several)."""
-    file = folder / "chat_template.jinja"
-    if file.exists():
-        try:
-            return file.read_text(encoding="utf-8")
-        except (OSError, ValueError) as error:
-            raise ModelFileError(f"{file}: cannot be read: {error}") from error
-    config_path = folder / "tokenizer_config.json"
-    template = read_json(config_path).get("chat_template") if config_path.exists() else None
-    if isinstance(template, list):
-        named = {t.get("name"): t.get("template") for t in template if isinstance(t, dict)}
-        template = named.get("default")
-    return template if isinstance(template, str) else None
 
 
 def _match(

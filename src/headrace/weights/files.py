@@ -8,12 +8,13 @@ import mmap
 import os
 import stat
 from pathlib import Path
-from typing import Any
-
-import numpy as np
-import numpy.typing as npt
+from typing import TYPE_CHECKING, Any
 
 from headrace.core.errors import HeadraceError, ModelFileError, UnsupportedModelError
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
 
 PICKLE_SUFFIXES = frozenset({".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt"})
 MAX_JSON_BYTES = 64 << 20
@@ -32,13 +33,23 @@ _FOREIGN_MAGICS: tuple[tuple[bytes, type[HeadraceError], str], ...] = (
 
 
 class MappedFile:
-    """A model file mapped read-only. `data` is its bytes; pages come from the file and can be given back."""
+    """A model file mapped read-only; pages come from the file and can be given back.
+
+    NumPy is imported by `view` alone: who only reads a file's header does without.
+    """
 
     def __init__(self, path: Path, descriptor: int, size: int) -> None:
         self.path = path
         self.size_bytes = size
         self._map = mmap.mmap(descriptor, size, flags=mmap.MAP_SHARED, prot=mmap.PROT_READ)
-        self.data: npt.NDArray[np.uint8] = np.frombuffer(self._map, dtype=np.uint8)
+        self._memory: memoryview | None = None
+
+    @property
+    def memory(self) -> memoryview:
+        """All bytes, not copied."""
+        if self._memory is None:
+            self._memory = memoryview(self._map)
+        return self._memory
 
     def read(self, offset: int, nbytes: int) -> bytes:
         """A copy of `nbytes` bytes at `offset`. ModelFileError when the file ends before."""
@@ -54,11 +65,13 @@ class MappedFile:
             raise ModelFileError(
                 f"{self.path}: truncated: {nbytes} bytes wanted at offset {offset}, the file has {self.size_bytes}"
             )
-        return self.data[offset : offset + nbytes]
+        import numpy as np
+
+        return np.frombuffer(self.memory[offset : offset + nbytes], dtype=np.uint8)
 
     def close(self) -> None:
         """Unmaps the file, now or, while views of it are held elsewhere, when the last of them goes."""
-        self.data = np.zeros(0, dtype=np.uint8)
+        self._memory = None
         with contextlib.suppress(BufferError):
             self._map.close()
 

@@ -7,17 +7,22 @@ file before anything is allocated or read.
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
+from array import array
+from collections.abc import Iterator, Sequence
 from math import prod
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, overload
 
-import numpy as np
-import numpy.typing as npt
+import msgspec
 
+from headrace import _native
 from headrace.core.errors import ModelFileError, UnsupportedModelError
 from headrace.weights.elements import GGML_TYPES, ElementType
 from headrace.weights.files import MappedFile, open_model_file
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
 
 MAGIC = b"GGUF"
 DEFAULT_ALIGNMENT = 32
@@ -31,26 +36,26 @@ MAX_DIMS = 4
 MAX_ELEMENTS = 1 << 62
 
 _STRING, _ARRAY = 8, 9
-_SCALARS: dict[int, tuple[str, str]] = {
-    # type id: (struct format, numpy dtype)
-    0: ("<B", "u1"),
-    1: ("<b", "i1"),
-    2: ("<H", "<u2"),
-    3: ("<h", "<i2"),
-    4: ("<I", "<u4"),
-    5: ("<i", "<i4"),
-    6: ("<f", "<f4"),
-    7: ("<?", "?"),
-    10: ("<Q", "<u8"),
-    11: ("<q", "<i8"),
-    12: ("<d", "<f8"),
+_SCALARS: dict[int, str] = {
+    # type id: struct format
+    0: "<B",
+    1: "<b",
+    2: "<H",
+    3: "<h",
+    4: "<I",
+    5: "<i",
+    6: "<f",
+    7: "<?",
+    10: "<Q",
+    11: "<q",
+    12: "<d",
 }
+_BOOL = 7
 _MIN_KEY_RECORD = 8 + 4 + 1  # empty key, type, one-byte value
 _MIN_TENSOR_RECORD = 8 + 4 + 8 + 4 + 8  # empty name, one dimension, type, offset
 
 
-@dataclass(frozen=True, slots=True)
-class TensorInfo:
+class TensorInfo(msgspec.Struct, frozen=True):
     """Where a tensor lies in its file. `shape` in NumPy order: (rows, columns), last axis contiguous."""
 
     name: str
@@ -62,7 +67,7 @@ class TensorInfo:
 
 
 class GGUFFile:
-    """A GGUF file: `metadata` (scalars, str, list[str], or 1-D NumPy arrays) and `tensors` by name.
+    """A GGUF file: `metadata` (scalars, str, StringArray, array.array, list[bool]) and `tensors` by name.
 
     Raises ModelFileError naming the key or tensor when the file is corrupt or truncated, UnsupportedModelError for
     versions and tensor types that are not known here.
@@ -87,15 +92,46 @@ class GGUFFile:
         return self.file.view(info.offset, info.nbytes)
 
 
+class StringArray(Sequence[str]):
+    """The strings of a metadata array, made when they are asked for: only a tokenizer needs a vocabulary.
+
+    Their lengths were checked when the file was opened; reading them raises ModelFileError for what is no UTF-8.
+    """
+
+    def __init__(self, file: MappedFile, key: str, position: int, count: int) -> None:
+        self._file, self._key, self._position, self._count = file, key, position, count
+
+    def tolist(self) -> list[str]:
+        """All strings, decoded anew at every call."""
+        try:
+            return _native.read_strings(self._file.memory, self._position, self._count)
+        except UnicodeDecodeError as error:
+            raise ModelFileError(f"{self._file.path}: metadata key {self._key!r}: a string is not UTF-8") from error
+
+    def __len__(self) -> int:
+        return self._count
+
+    @overload
+    def __getitem__(self, index: int) -> str: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[str]: ...
+    def __getitem__(self, index: int | slice) -> str | list[str]:
+        return self.tolist()[index]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.tolist())
+
+
 class _Cursor:
     """A reading position that never passes the end of the file. `what` names what is being read, for errors."""
 
-    __slots__ = ("data", "path", "position", "size", "what")
+    __slots__ = ("data", "file", "path", "position", "size", "what")
 
     def __init__(self, file: MappedFile) -> None:
         self.path = file.path
         self.size = file.size_bytes
-        self.data = memoryview(file.data.data)
+        self.file = file
+        self.data = file.memory
         self.position = 0
         self.what = "header"
 
@@ -157,55 +193,53 @@ def _read_metadata(cursor: _Cursor, num_keys: int) -> dict[str, Any]:
         if kind == _STRING:
             metadata[key] = cursor.string(cursor.size)
         elif kind == _ARRAY:
-            metadata[key] = _read_array(cursor)
+            metadata[key] = _read_array(cursor, key)
         elif kind in _SCALARS:
-            metadata[key] = cursor.scalar(_SCALARS[kind][0])
+            metadata[key] = cursor.scalar(_SCALARS[kind])
         else:
             cursor.fail(f"unknown value type {kind}")
     return metadata
 
 
-def _read_array(cursor: _Cursor) -> list[str] | npt.NDArray[Any]:
+def _read_array(cursor: _Cursor, key: str) -> StringArray | array[Any] | list[bool]:
     kind = cursor.scalar("<I")
     count = cursor.scalar("<Q")
     left = cursor.size - cursor.position
     if kind == _STRING:
         if count > MAX_ARRAY_STRINGS or count * 8 > left:
             cursor.fail(f"claims {count} strings with {left} bytes left")
-        return _read_strings(cursor, count)
+        strings = StringArray(cursor.file, key, cursor.position, count)
+        _skip_strings(cursor, count)
+        return strings
     if kind == _ARRAY:
         raise UnsupportedModelError(f"{cursor.path}: {cursor.what}: arrays of arrays are not read")
     if kind not in _SCALARS:
         cursor.fail(f"unknown array element type {kind}")
-    dtype = np.dtype(_SCALARS[kind][1])
-    if count * dtype.itemsize > left:
-        cursor.fail(f"claims {count} elements of {dtype.itemsize} bytes with {left} bytes left")
-    start = cursor.need(count * dtype.itemsize)
-    if kind == 7:  # any non-zero byte is true; a NumPy bool of another value than 0 and 1 would be undefined
-        flags: npt.NDArray[np.bool_] = np.frombuffer(cursor.data, dtype=np.uint8, count=count, offset=start) != 0
-        return flags
-    return np.frombuffer(cursor.data, dtype=dtype, count=count, offset=start).copy()
+    code = _SCALARS[kind][1:]
+    num_bytes = struct.calcsize(_SCALARS[kind])
+    if count * num_bytes > left:
+        cursor.fail(f"claims {count} elements of {num_bytes} bytes with {left} bytes left")
+    start = cursor.need(count * num_bytes)
+    raw = cursor.data[start : start + count * num_bytes]
+    if kind == _BOOL:
+        return [byte != 0 for byte in raw]
+    values = array(code)
+    values.frombytes(raw)
+    return values
 
 
-def _read_strings(cursor: _Cursor, count: int) -> list[str]:
-    # Vocabularies hold some hundred thousand strings and are on the path to the first token: one tight loop.
-    data, end, position = cursor.data, cursor.size, cursor.position
-    unpack = struct.Struct("<Q").unpack_from
-    strings: list[str] = []
-    try:
-        for _ in range(count):
-            (length,) = unpack(data, position)
-            start = position + 8
-            position = start + length
-            if position > end:
-                cursor.fail(f"string {len(strings)} of {count} has {length} bytes, past the end of the file")
-            strings.append(str(data[start:position], "utf-8"))
-    except struct.error:
-        cursor.fail(f"truncated at string {len(strings)} of {count}")
-    except UnicodeDecodeError:
-        cursor.fail(f"string {len(strings)} of {count} is not UTF-8")
-    cursor.position = position
-    return strings
+def _skip_strings(cursor: _Cursor, count: int) -> None:
+    end = _native.skip_strings(cursor.data, cursor.position, count)
+    if end >= 0:
+        cursor.position = end
+        return
+    for index in range(count):  # again, to say which one it is
+        if cursor.size - cursor.position < 8:
+            cursor.fail(f"truncated at string {index} of {count}")
+        length = cursor.scalar("<Q")
+        if length > cursor.size - cursor.position:
+            cursor.fail(f"string {index} of {count} has {length} bytes, past the end of the file")
+        cursor.position += length
 
 
 def _alignment(cursor: _Cursor, metadata: dict[str, Any]) -> int:

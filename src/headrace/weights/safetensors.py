@@ -9,15 +9,16 @@ from __future__ import annotations
 import re
 from math import prod
 from pathlib import Path
-from typing import Any
-
-import numpy as np
-import numpy.typing as npt
+from typing import TYPE_CHECKING, Any
 
 from headrace.core.errors import ModelFileError, UnsupportedModelError
 from headrace.weights.elements import SAFETENSORS_TYPES
 from headrace.weights.files import PICKLE_SUFFIXES, MappedFile, open_model_file, parse_json_object, read_json
 from headrace.weights.gguf import TensorInfo
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
 
 MAX_HEADER_BYTES = 100_000_000  # the reference implementation's limit
 MAX_DIMS = 8

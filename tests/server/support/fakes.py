@@ -208,6 +208,6 @@ class FakeLLM(AsyncLLM):
         if started:
             tokenizer = ByteTokenizer()
             template = None if chat_template is None else ChatTemplate(chat_template, tokenizer.special_tokens)
-            self._front = Front(tokenizer, template, self.engine_config, VOCAB_SIZE)
-            self._front.max_model_len = max_model_len
+            self._front = Front(tokenizer, template, self.engine_config)
+            self._front.set_limits(engine_info(max_model_len))
             self._info = engine_info(max_model_len)

@@ -31,7 +31,12 @@ def declare(parser: Parser) -> None:
 def run(namespace: argparse.Namespace) -> int:
     """Fetch the model if need be, then serve until a signal; the exit status."""
     engine_config, server_config = resolve_options(namespace)
+    process, timeline = namespace.started or (None, None)
+    if timeline is not None:
+        timeline.end("command line")
     fetch_model(engine_config)
+    if timeline is not None:
+        timeline.end("model file")
     from headrace.server import run as serve
 
-    return serve(engine_config, server_config)
+    return serve(engine_config, server_config, process, timeline)

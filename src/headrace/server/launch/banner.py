@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 import socket
+from collections.abc import Mapping
 
 from headrace.config.human import format_bytes
 from headrace.config.server import ServerConfig
@@ -48,6 +49,15 @@ def memory_table(lines: list[MemoryLine]) -> list[str]:
         + (f"  {row[4]}" if row[4] else "")
         for row in rows
     ]
+
+
+def timeline(phases: Mapping[str, Mapping[str, float]]) -> list[str]:
+    """Process → phase → seconds as lines; each process's phases begin with its exec and follow each other."""
+    lines = []
+    for process, seconds in phases.items():
+        lines.append(f"  {process} process: {sum(seconds.values()) * 1e3:.0f} ms from its start to readiness")
+        lines += [f"    {phase.ljust(28)} {value * 1e3:7.1f} ms" for phase, value in seconds.items()]
+    return lines
 
 
 def curl(base: str, name: str, uds: str | None) -> str:

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING
 from headrace.config.engine import EngineConfig
 from headrace.config.server import ServerConfig
 from headrace.core.errors import ConfigError, HeadraceError
-from headrace.engine.process import EngineProcess, RemoteEngine
+from headrace.engine.process.child import EngineProcess
 from headrace.observe import logs
-from headrace.server.launch import banner
+from headrace.observe.timeline import Timeline
 from headrace.server.launch.address import listen, release
 
 if TYPE_CHECKING:
@@ -30,36 +30,50 @@ if TYPE_CHECKING:
 EXIT_OK, EXIT_FAILED, EXIT_USAGE = 0, 1, 2
 
 
-def run(engine_config: EngineConfig, server_config: ServerConfig) -> int:
+def run(
+    engine_config: EngineConfig,
+    server_config: ServerConfig,
+    process: EngineProcess | None = None,
+    timeline: Timeline | None = None,
+) -> int:
     """Serve until SIGTERM or SIGINT; the exit status: 0 after a signal, 1 when it could not start,
-    2 when an option is wrong."""
+    2 when an option is wrong. process: an engine's that waits for its options; the caller closes it."""
+    timeline = timeline or Timeline()
     logs.setup(server_config.log_level)
     try:
         sock = listen(server_config)
     except HeadraceError as error:
         return _failed(error)
     try:
-        process = EngineProcess.start(engine_config, log_level=server_config.log_level)
+        engine = process or EngineProcess.spawn()
     except HeadraceError as error:
         release(sock, server_config)
         return _failed(error)
     try:
-        return _run_with(process, sock, engine_config, server_config)
+        engine.configure(engine_config, server_config.log_level)
+        timeline.end("address and engine process")
+        return _run_with(engine, sock, engine_config, server_config, timeline)
     finally:
-        process.close()
+        engine.close()
         release(sock, server_config)
 
 
 def _run_with(
-    process: EngineProcess, sock: socket.socket, engine_config: EngineConfig, server_config: ServerConfig
+    process: EngineProcess,
+    sock: socket.socket,
+    engine_config: EngineConfig,
+    server_config: ServerConfig,
+    timeline: Timeline,
 ) -> int:
     from headrace.engine.async_llm import AsyncLLM
+    from headrace.engine.process.remote import RemoteEngine
     from headrace.server.app import make_app
     from headrace.server.launch.web import make_server
 
-    llm = AsyncLLM(engine_config, client=RemoteEngine(process))
+    llm = AsyncLLM(engine_config, client=RemoteEngine(process), timeline=timeline)
     timeout_s = math.ceil(server_config.shutdown_timeout)
     server = make_server(make_app(llm, server_config), server_config.root_path, timeout_s)
+    timeline.end("web server")
     return asyncio.run(_serve(llm, server, sock, server_config))
 
 
@@ -81,7 +95,11 @@ async def _serve(llm: AsyncLLM, server: uvicorn.Server, sock: socket.socket, con
         if not starting.done():
             serving.result()
         info = await starting
+        from headrace.server.launch import banner
+
         print(banner.text(info, llm.model_name, sock, config), flush=True)
+        if config.verbose:
+            print("\n".join(["", *banner.timeline(llm.startup_s)]), flush=True)
         await serving
         return EXIT_OK
     except asyncio.CancelledError:

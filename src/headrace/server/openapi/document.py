@@ -71,6 +71,7 @@ OPERATIONS = (
     Operation("get", "/version", "The version of headrace", None, service.Version),
     Operation("get", "/metrics", "Metrics for Prometheus", None, "text/plain"),
     Operation("get", "/v1/engine/memory", "The engine's memory table", None, service.MemoryTable),
+    Operation("get", "/v1/engine/startup", "Where the start-up went", None, service.Startup),
 )
 
 _ERRORS = {

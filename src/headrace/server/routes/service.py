@@ -24,6 +24,9 @@ from headrace.server.schemas.service import (
     MemoryTable,
     ModelCard,
     ModelList,
+    Startup,
+    StartupPhase,
+    StartupProcess,
     TokenizeRequest,
     TokenizeResponse,
     Version,
@@ -127,6 +130,18 @@ async def memory(request: Request) -> Response:
             kv_block_size=stats.block_size,
         )
     )
+
+
+async def startup(request: Request) -> Response:
+    """Where the start-up went."""
+    serving = serving_of(request)
+    serving.require_ready()
+    phases = serving.llm.startup_s
+    processes = [
+        StartupProcess(name, sum(seconds.values()), [StartupPhase(*phase) for phase in seconds.items()])
+        for name, seconds in phases.items()
+    ]
+    return json_response(Startup(total_s=processes[0].total_s, processes=processes))
 
 
 async def metrics(request: Request) -> Response:

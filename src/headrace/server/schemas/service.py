@@ -102,3 +102,27 @@ class MemoryTable(msgspec.Struct, kw_only=True):
     num_free_kv_blocks: int
     kv_block_size: int
     """Tokens per block."""
+
+
+class StartupPhase(msgspec.Struct):
+    """One phase of a process's start; it begins where the one before it ended."""
+
+    name: str
+    seconds: float
+
+
+class StartupProcess(msgspec.Struct):
+    """One process, from its start to readiness."""
+
+    name: str
+    total_s: float
+    phases: list[StartupPhase]
+
+
+class Startup(msgspec.Struct, kw_only=True):
+    """Where the start-up went. The engine process starts during the first phases of the server process."""
+
+    object: Literal["engine.startup"] = "engine.startup"
+    total_s: float
+    """Of the server process, which waits for the engine."""
+    processes: list[StartupProcess]

@@ -1,104 +1,24 @@
-"""The engine process from outside: start it, talk to it from asyncio, notice its end, leave nothing behind."""
+"""RemoteEngine: talk to the engine process from asyncio, notice its end, leave nothing behind."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import itertools
-import os
-import signal
-import socket
-import subprocess
-import sys
-import threading
 import time
 
-from headrace.config.engine import EngineConfig
 from headrace.core.errors import EngineDeadError, HeadraceError, InvalidRequestError
 from headrace.core.outputs import TokenDelta
 from headrace.core.request import EngineRequest
 from headrace.core.stats import EngineInfo, EngineStats
 from headrace.engine import ipc
 from headrace.engine.client import OnDelta
+from headrace.engine.process.child import EXIT_WAIT_S, EngineProcess
 from headrace.observe import logs
 
-_EXIT_WAIT_S = 5.0
-"""How long a child whose socket has ended may take to end by itself; then it is killed."""
 _POLL_S = 0.01
 
 _log = logs.logger("engine")
-
-
-class EngineProcess:
-    """A fresh interpreter running the engine, and our end of the socket to it.
-
-    The child begins to load at once, so a server starts it first and imports its web stack meanwhile.
-    """
-
-    def __init__(self, process: subprocess.Popen[bytes], sock: socket.socket) -> None:
-        self._process = process
-        self.socket = sock
-
-    @classmethod
-    def start(cls, config: EngineConfig, *, log_level: str = "info", module: str = "headrace.engine") -> EngineProcess:
-        """Spawn `python -m <module>` and send it its configuration. Returns at once.
-
-        Call it from the main thread: only then can the kernel be asked to end the child with this process (that
-        request follows the forking thread). Standard output and error are inherited. Raises HeadraceError when
-        there is no interpreter to start.
-        """
-        if not sys.executable:
-            raise HeadraceError("the path of the Python interpreter is unknown, so no engine process can be started")
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
-        # -P: what lies in the working directory must not shadow the standard library.
-        command = [sys.executable, "-P", "-m", module, "--fd", str(theirs.fileno()), "--parent", str(os.getpid())]
-        if threading.current_thread() is threading.main_thread():
-            command.append("--parent-death-signal")
-        try:
-            with theirs:
-                process = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()])
-        except OSError as error:
-            ours.close()
-            raise HeadraceError(f"the engine process could not be started: {error}") from error
-        with contextlib.suppress(OSError):  # a child that died at once is reported by its exit code
-            ours.sendall(ipc.encode_frame(ipc.Configure(config, log_level)))
-        return cls(process, ours)
-
-    @property
-    def pid(self) -> int:
-        return self._process.pid
-
-    def exit_code(self) -> int | None:
-        """None while it runs; negative signal number when a signal ended it. Reaps it once it has ended."""
-        return self._process.poll()
-
-    def exit_reason(self) -> str:
-        """How it ended, in words."""
-        code = self.exit_code()
-        if code is None:
-            return "the connection to the engine process was lost"
-        if code >= 0:
-            return f"the engine process ended with exit code {code}"
-        try:
-            name = signal.Signals(-code).name
-        except ValueError:
-            name = f"signal {-code}"
-        hint = " (the kernel does that when memory runs out)" if name == "SIGKILL" else ""
-        return f"the engine process was ended by {name}{hint}"
-
-    def kill(self) -> None:
-        """End it now and reap it."""
-        self._process.kill()
-        self._process.wait()
-
-    def close(self, timeout_s: float = _EXIT_WAIT_S) -> None:
-        """End the connection, give it `timeout_s` to finish its step, then kill it. May be called again."""
-        self.socket.close()
-        try:
-            self._process.wait(timeout_s)
-        except subprocess.TimeoutExpired:
-            _log.warning("the engine process did not end by itself; killing it", pid=self.pid)
-            self.kill()
 
 
 class RemoteEngine:
@@ -246,7 +166,7 @@ class RemoteEngine:
 
     async def _reap(self) -> None:
         """Wait for the child's end, at most so long; afterwards it is gone and no zombie."""
-        deadline_s = time.monotonic() + _EXIT_WAIT_S
+        deadline_s = time.monotonic() + EXIT_WAIT_S
         while self._process.exit_code() is None:
             if time.monotonic() > deadline_s:
                 _log.warning("the engine process did not end by itself; killing it", pid=self._process.pid)
