@@ -24,7 +24,7 @@ ifeq ($(wildcard src/headrace/_native*.so),)
 $(shell rm -f $(NATIVE))
 endif
 
-.PHONY: help install run chat test test-full lint asan qemu wheel bench docs clean
+.PHONY: help install run chat test test-full lint asan tsan qemu wheel bench docs clean
 .DELETE_ON_ERROR:
 
 help:
@@ -35,6 +35,7 @@ help:
 	@echo "make lint       ruff and mypy"
 	@echo "make asan       native tests under the address and undefined-behaviour sanitizers"
 	@echo "make qemu       the kernels on emulated processors: older x86-64 ones, and Arm with g++-aarch64-linux-gnu"
+	@echo "make tsan       the executor's stand-alone check under the thread sanitizer"
 	@echo "make wheel      a wheel in dist/"
 	@echo "make bench      measure this machine (benchmarks/)"
 	@echo "make docs       regenerate docs/compatibility.md"
@@ -64,6 +65,9 @@ asan: install $(TEST_TOOLS)
 
 qemu: install $(TEST_TOOLS)
 	$(BIN)/python -m pytest -rs tests/kernels/test_other_processors.py
+
+tsan: $(BUILD_TOOLS)
+	bash native/sanitize/tsan.sh $(BIN)
 
 wheel: $(BUILD_TOOLS)
 	mkdir -p dist
