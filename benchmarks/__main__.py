@@ -1,44 +1,28 @@
-"""`python -m benchmarks`: run the workload on headrace, and on llama.cpp when a build of it is given; print a table.
+"""`python -m benchmarks`: run the workload on headrace and on every peer that is there, interleaved; print the tables.
 
-Numbers mean little while anything else runs: read the "foreign" column (cores that other processes took).
-llama.cpp spins at its barriers and suffers most from neighbours.
+Numbers mean little while anything else runs: read the line on other processes. llama.cpp spins at its barriers and
+suffers most from neighbours.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
+import datetime
 import os
+import platform
 import signal
-import statistics
 import sys
 import tempfile
-from collections import defaultdict
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+import time
 from pathlib import Path
 
-from benchmarks import workload
-from benchmarks.processes import Memory
-from benchmarks.servers import Headrace, LlamaCpp, Server
-from benchmarks.workload import Prompts, Sample
+from benchmarks import report, workload
+from benchmarks.engines import ALL, Engine, Places, engines
+from benchmarks.report import Results
+from benchmarks.servers import Headrace, Purpose, Server
+from benchmarks.workload import Prompts
 
-BUILD_VARIABLE = "HEADRACE_LLAMACPP"
-MEASURES = (*workload.RATES, "cold", "memory")
-UNITS = {
-    "decode": "one-stream decode, tokens/s",
-    "prefill": "prefill of 1,024 tokens, tokens/s",
-    "batch": "32 requests at once, tokens/s",
-    "cold": "cold start to first token, s",
-}
-
-
-@dataclass
-class Results:
-    """All samples: measure → server name → samples."""
-
-    samples: dict[str, dict[str, list[Sample]]] = field(default_factory=lambda: defaultdict(lambda: defaultdict(list)))
-    memory: dict[str, list[Memory]] = field(default_factory=lambda: defaultdict(list))
+PEERS_VARIABLE, LLAMACPP_VARIABLE = "HEADRACE_PEERS", "HEADRACE_LLAMACPP"
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -46,93 +30,177 @@ def main(arguments: list[str] | None = None) -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that no server is left running
     with tempfile.TemporaryDirectory(prefix="headrace-bench-") as scratch:
         log = Path(options.log or Path(scratch) / "servers.log")
-        many, single = make_servers(options, log)
+        taking_part, missing = engines(places(options, log), options.engines)
+        for name, reason in missing.items():
+            print(f"{name}: not there ({reason})", file=sys.stderr)
+        machine = describe_machine(options.threads)
         try:
-            results = measure(options, many, single)
+            results = measure(taking_part, options.measures, options.repeats, options.cap)
         except RuntimeError as error:
             print(f"error: {error}", file=sys.stderr)
             if log.exists():
                 print(log.read_text(errors="replace")[-2000:], file=sys.stderr)
             return 1
-    versions = {s.name: s.version() for s in many}
-    print(table(results, [s.name for s in many], versions))
+    print(f"{machine['date']}, {machine['cpu']}, {machine['num_threads']} threads\n")
+    print(report.table(results, taking_part, missing))
+    print("\n" + report.ratios(results, taking_part))
     if options.json:
-        Path(options.json).write_text(as_json(results, versions), encoding="utf-8")
+        Path(options.json).write_text(report.as_json(results, taking_part, missing, machine), encoding="utf-8")
+    if options.plot:
+        title = f"{Path(options.model).stem}, {machine['cpu']}, {machine['num_threads']} threads, {machine['date']}"
+        Path(options.plot).write_text(report.plot(results, taking_part, title), encoding="utf-8")
     return 0
 
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("--model", default="smollm2", help="demo model's name, or a .gguf file (default: smollm2)")
-    parser.add_argument(
-        "--llamacpp",
-        default=os.environ.get(BUILD_VARIABLE),
-        metavar="DIR",
-        help=f"folder llama.cpp was built in (holds bin/llama-server); default: ${BUILD_VARIABLE}",
-    )
-    parser.add_argument("--repeats", type=int, default=3, help="samples per measure and engine (default: 3)")
-    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)), help="compute threads of each")
-    parser.add_argument(
-        "--measures",
-        type=lambda text: text.split(","),
-        default=list(MEASURES),
-        help=f"comma-separated, of {', '.join(MEASURES)} (default: all)",
-    )
-    parser.add_argument("--json", metavar="FILE", help="write every sample there too")
-    parser.add_argument("--log", metavar="FILE", help="keep the servers' output there")
+    add = parser.add_argument
+    add("--model", default="smollm2", help="demo model's name, or a .gguf file (default: smollm2)")
+    add("--model-4bit", metavar="FILE", help="a Q4_0 .gguf file: adds headrace and ik_llama.cpp (repacked) on it")
+    peers = os.environ.get(PEERS_VARIABLE, "~/.cache/headrace-peers")
+    add("--peers", default=peers, metavar="DIR", help=f"made by build_peers.sh (${PEERS_VARIABLE}; default: {peers})")
+    llamacpp = os.environ.get(LLAMACPP_VARIABLE)
+    add("--llamacpp", default=llamacpp, metavar="DIR", help=f"another build folder of llama.cpp (${LLAMACPP_VARIABLE})")
+    add("--repeats", type=int, default=5, help="samples per measure and engine (default: 5)")
+    add("--cap", type=float, default=40.0, help="seconds of samples per measure and engine; at least one (default: 40)")
+    add("--threads", type=int, default=len(os.sched_getaffinity(0)), help="compute threads of each")
+    names = f"comma-separated, of {', '.join(ALL)} (default: all)"
+    add("--measures", type=lambda text: text.split(","), default=list(ALL), help=names)
+    add("--engines", type=lambda text: set(text.split(",")), help="comma-separated names; headrace is always there")
+    add("--json", metavar="FILE", help="write every sample there")
+    add("--plot", metavar="FILE", help="write the medians there as an SVG")
+    add("--log", metavar="FILE", help="keep the servers' output there")
     options = parser.parse_args(arguments)
-    unknown = set(options.measures) - set(MEASURES)
+    unknown = set(options.measures) - set(ALL)
     if unknown:
         parser.error(f"unknown measures: {', '.join(sorted(unknown))}")
     return options
 
 
-def make_servers(options: argparse.Namespace, log: Path) -> tuple[list[Server], list[Server]]:
-    """Servers for the rates (room for 32 requests), and for cold start and memory (as one user would start them)."""
+def places(options: argparse.Namespace, log: Path) -> Places:
+    """Where the options say that things are."""
     from headrace.weights.hub import resolve_model
 
-    model = resolve_model(options.model)
-    many: list[Server] = [Headrace(model, log, options.threads)]
-    single: list[Server] = [Headrace(model, log, options.threads)]
-    if options.llamacpp:
-        build = Path(options.llamacpp)
-        many.append(LlamaCpp(build, model, log, options.threads, num_slots=workload.BATCH_SIZE))
-        single.append(LlamaCpp(build, model, log, options.threads, num_slots=1))
-    return many, single
+    peers = Path(options.peers).expanduser()
+    return Places(
+        model=resolve_model(options.model),
+        model_4bit=Path(options.model_4bit) if options.model_4bit else None,
+        peers=peers,
+        llamacpp=Path(options.llamacpp) if options.llamacpp else peers / "build" / "lcpp",
+        log=log,
+        num_threads=options.threads,
+    )
 
 
-def measure(options: argparse.Namespace, many: list[Server], single: list[Server]) -> Results:
-    """Run the measures asked for, alternating between the servers sample by sample."""
+def describe_machine(num_threads: int) -> dict[str, object]:
+    """What a reader must know of the machine."""
+    lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    today = datetime.datetime.now(datetime.UTC).date().isoformat()
+    cpu = names[0] if names else platform.machine()
+    return {"date": today, "cpu": cpu, "num_threads": num_threads, "kernel": platform.release()}
+
+
+def measure(taking_part: list[Engine], measures: list[str], repeats: int, cap_s: float) -> Results:
+    """Run the measures asked for, alternating between the engines sample by sample.
+
+    An engine that fails is left out of that measure and said so. RuntimeError when headrace itself fails.
+    """
     results = Results()
-    ids = text_ids(single[0])
-    prompts = {s.name: Prompts(ids) for s in many}  # every engine reads the same prompts in the same order
-    if "cold" in options.measures:
-        for server in workload.interleaved(single, options.repeats):
-            note(results, "cold", server, workload.cold_start(server, prompts[server.name]))
-    if "memory" in options.measures:
-        for server in single:
-            results.memory[server.name].append(workload.memory(server, prompts[server.name]))
-    rates = [m for m in workload.RATES if m in options.measures]
-    if not rates:
-        return results
-    try:
-        for server in many:
+    run = _Run(results, repeats, cap_s)
+    prompts = text_ids(taking_part[0].make(Purpose.SINGLE))
+    for engine in taking_part:
+        run.prompts[engine.name] = Prompts(prompts)  # every engine reads the same prompts in the same order
+    single = {e.name: e.make(Purpose.SINGLE) for e in taking_part}
+    if "cold" in measures:
+        run.samples("cold", taking_part, single)
+    for name in workload.MEMORY:
+        if name in measures:
+            purpose = Purpose.LONG if name == "long" else Purpose.SINGLE
+            run.memory(name, taking_part, {e.name: e.make(purpose) for e in taking_part})
+    rates = [m for m in workload.RATES if m in measures]
+    if rates:
+        run.rates(rates, taking_part, {e.name: e.make(Purpose.RATES) for e in taking_part})
+    return results
+
+
+class _Run:
+    """The state of one run: results, prompts left, seconds spent."""
+
+    def __init__(self, results: Results, repeats: int, cap_s: float) -> None:
+        self.prompts: dict[str, Prompts] = {}
+        self._results, self._repeats, self._cap_s = results, repeats, cap_s
+
+    def rates(self, names: list[str], taking_part: list[Engine], servers: dict[str, Server]) -> None:
+        """Start all, measure, stop all."""
+        try:
+            for engine in taking_part:
+                with _Failures(engine, names[0]):
+                    self._start(servers[engine.name])
+            for name in names:
+                self.samples(name, taking_part, servers)
+        finally:
+            for server in servers.values():
+                server.stop()
+
+    def samples(self, name: str, taking_part: list[Engine], servers: dict[str, Server]) -> None:
+        """`repeats` samples of each engine, fewer when they take longer than the cap."""
+        spent_s = dict.fromkeys((e.name for e in taking_part), 0.0)
+        take = workload.cold_start if name == "cold" else workload.RATES[name]
+        for engine in workload.interleaved(taking_part, self._repeats):
+            if name not in engine.measures or name in engine.failures or spent_s[engine.name] > self._cap_s:
+                continue
+            server, begin_s = servers[engine.name], time.monotonic()
+            with _Failures(engine, name):
+                if name != "cold" and server.pid == 0:  # it failed at the measure before
+                    self._start(server)
+                sample = take(server, self.prompts[engine.name])
+                self._results.samples[name][engine.name].append(sample)
+                _say(f"{name:8} {engine.name:20} {sample.value:10.2f}  foreign {sample.foreign:.2f}")
+            if name in engine.failures:
+                server.stop()
+            spent_s[engine.name] += time.monotonic() - begin_s
+
+    def _start(self, server: Server) -> None:
+        try:
             server.start()
             server.wait_until_ready()
-            workload.warm_up(server, prompts[server.name])
-        for name in rates:
-            for server in workload.interleaved(many, options.repeats):
-                note(results, name, server, workload.RATES[name](server, prompts[server.name]))
-    finally:
-        for server in many:
+            workload.warm_up(server, self.prompts[server.name])
+        except RuntimeError:
             server.stop()
-    return results
+            raise
+
+    def memory(self, name: str, taking_part: list[Engine], servers: dict[str, Server]) -> None:
+        """Once each: memory hardly varies."""
+        for engine in taking_part:
+            if name in engine.measures:
+                with _Failures(engine, name):
+                    memory = workload.MEMORY[name](servers[engine.name], self.prompts[engine.name])
+                    self._results.memory[name][engine.name].append(memory)
+                    _say(f"{name:8} {engine.name:20} peak RSS {memory.peak_rss_bytes / 1e6:.0f} MB")
+
+
+class _Failures:
+    """Notes a peer's failure instead of ending the run; headrace's own ends it."""
+
+    def __init__(self, engine: Engine, measure: str) -> None:
+        self._engine, self._measure = engine, measure
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> bool:
+        if not isinstance(error, RuntimeError) or self._engine.name == "headrace":
+            return False
+        self._engine.failures[self._measure] = str(error)
+        _say(f"{self._measure:8} {self._engine.name:20} failed: {error}")
+        return True
 
 
 def text_ids(server: Server) -> list[int]:
     """The text's ids, by headrace's tokenizer; also brings the model's file into the page cache for everyone."""
     if not isinstance(server, Headrace):
-        raise TypeError("the first server must be headrace")
+        raise TypeError("the first engine must be headrace")
     server.start()
     try:
         server.wait_until_ready()
@@ -143,55 +211,9 @@ def text_ids(server: Server) -> list[int]:
         server.stop()
 
 
-def note(results: Results, name: str, server: Server, sample: Sample) -> None:
-    """Keep a sample, and say it on standard error: a run takes minutes."""
-    results.samples[name][server.name].append(sample)
-    print(f"{name:8} {server.name:10} {sample.value:10.2f}  foreign {sample.foreign:.2f}", file=sys.stderr, flush=True)
-
-
-def table(results: Results, names: list[str], versions: dict[str, str]) -> str:
-    """Markdown: median (smallest to largest) per engine, the ratio of the first to the second, foreign load."""
-    ratio = [f"{names[0]} / {names[1]}"] if len(names) > 1 else []
-    rows = [["measure", *(f"{n} {versions[n]}" for n in names), *ratio, "foreign, cores (worst)"]]
-    for measure_, by_server in results.samples.items():
-        values = {n: [s.value for s in by_server[n]] for n in names}
-        foreign = max(s.foreign for samples in by_server.values() for s in samples)
-        cells = [spread(values[n]) for n in names]
-        rows.append([UNITS[measure_], *cells, *_ratio(ratio, values, names), f"{foreign:.2f}"])
-    if results.memory:
-        for label, get in MEMORY_ROWS.items():
-            megabytes = {n: [get(m) / 1e6 for m in results.memory[n]] for n in names}
-            rows.append([label, *(spread(megabytes[n], 0) for n in names), *_ratio(ratio, megabytes, names), ""])
-    lines = ["| " + " | ".join(row) + " |" for row in rows]
-    return "\n".join([lines[0], "|" + " --- |" * len(rows[0]), *lines[1:]])
-
-
-MEMORY_ROWS: dict[str, Callable[[Memory], int]] = {
-    "PSS after a 1,000-token chat, MB": lambda m: m.pss_bytes,
-    "RSS after a 1,000-token chat, MB": lambda m: m.rss_bytes,
-    "peak RSS, MB": lambda m: m.peak_rss_bytes,
-}
-
-
-def spread(values: list[float], digits: int = 2) -> str:
-    """`median (smallest to largest)`."""
-    median, low, high = statistics.median(values), min(values), max(values)
-    if len(values) == 1:
-        return f"{median:.{digits}f}"
-    return f"{median:.{digits}f} ({low:.{digits}f} to {high:.{digits}f})"
-
-
-def _ratio(wanted: list[str], values: dict[str, list[float]], names: list[str]) -> list[str]:
-    if not wanted:
-        return []
-    return [f"{statistics.median(values[names[0]]) / statistics.median(values[names[1]]):.2f}"]
-
-
-def as_json(results: Results, versions: dict[str, str]) -> str:
-    """Every sample, for keeping."""
-    samples = {m: {n: [asdict(s) for s in ss] for n, ss in by.items()} for m, by in results.samples.items()}
-    memory = {n: [asdict(m) for m in ms] for n, ms in results.memory.items()}
-    return json.dumps({"versions": versions, "samples": samples, "memory": memory}, indent=1)
+def _say(text: str) -> None:
+    """On standard error, as it comes: a run takes minutes."""
+    print(text, file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,9 @@
-"""The servers that are measured: start, ready, ask, stop. Answers are not streamed, so the client sleeps meanwhile."""
+"""The engines that are measured: start, ready, ask, stop. Answers are not streamed, so the client sleeps meanwhile."""
 
 from __future__ import annotations
 
 import contextlib
+import enum
 import http.client
 import json
 import os
@@ -11,6 +12,7 @@ import subprocess
 import sys
 import time
 from abc import ABC, abstractmethod
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +20,17 @@ START_TIMEOUT_S = 120.0
 ASK_TIMEOUT_S = 600.0
 STOP_TIMEOUT_S = 15.0
 
-_MAIN = "import sys; from headrace.cli import main; sys.exit(main())"
-"""The command, where it is not installed as a script."""
+
+class NotThereError(Exception):
+    """The engine is not installed or not built here."""
+
+
+class Purpose(enum.Enum):
+    """How an engine is started: with room for 32 requests, as one user would, or for one long context."""
+
+    RATES = "rates"
+    SINGLE = "single"
+    LONG = "long"
 
 
 def free_port() -> int:
@@ -33,10 +44,8 @@ def free_port() -> int:
 class Server(ABC):
     """One engine behind HTTP on the loopback interface. `start` and `stop` may alternate any number of times."""
 
-    name: str
-
-    def __init__(self, model: Path, log: Path, num_threads: int) -> None:
-        self.model, self.num_threads = model, num_threads
+    def __init__(self, name: str, model: Path, log: Path, num_threads: int, purpose: Purpose = Purpose.RATES) -> None:
+        self.name, self.model, self.num_threads, self.purpose = name, model, num_threads, purpose
         self._log = log
         self._port = 0
         self._process: subprocess.Popen[bytes] | None = None
@@ -55,14 +64,32 @@ class Server(ABC):
         """What exactly is measured."""
 
     @abstractmethod
-    def ask(self, token_ids: list[int], num_tokens: int) -> None:
-        """Generate exactly `num_tokens` greedily. Raises RuntimeError when the answer is anything else."""
+    def ask(self, token_ids: list[int], num_tokens: int, *, reuse: bool = False) -> None:
+        """Generate exactly `num_tokens` greedily. Raises RuntimeError when the answer is anything else.
+
+        reuse: what a prompt shares with earlier ones need not be computed again, where the engine can choose.
+        """
+
+    def ask_all(self, prompts: list[list[int]], num_tokens: int, *, reuse: bool = False) -> None:
+        """`ask` for all of them at once."""
+        with ThreadPoolExecutor(len(prompts)) as clients:
+            list(clients.map(lambda ids: self.ask(ids, num_tokens, reuse=reuse), prompts))
+
+    def environment(self) -> dict[str, str]:
+        """Variables to set for it."""
+        return {}
 
     def start(self) -> None:
         """Spawn it; returns at once."""
         self._port = free_port()
         with self._log.open("ab") as log:
-            self._process = subprocess.Popen(self.command(self._port), stdout=log, stderr=log, stdin=subprocess.DEVNULL)
+            self._process = subprocess.Popen(
+                self.command(self._port),
+                stdout=log,
+                stderr=log,
+                stdin=subprocess.DEVNULL,
+                env={**os.environ, **self.environment()},
+            )
 
     def wait_until_ready(self) -> None:
         """Until /health says 200. Raises RuntimeError when it ends or takes too long."""
@@ -91,12 +118,14 @@ class Server(ABC):
             process.wait()
 
     def post(self, path: str, body: dict[str, Any]) -> Any:
-        """The JSON answer. Raises RuntimeError with the server's words for any status but 200."""
+        """The JSON answer. Raises RuntimeError with the server's words for any status but 200, and when it is gone."""
         connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=ASK_TIMEOUT_S)
         try:
             connection.request("POST", path, json.dumps(body), {"Content-Type": "application/json"})
             response = connection.getresponse()
             data = response.read()
+        except (OSError, http.client.HTTPException) as error:
+            raise RuntimeError(f"{self.name} did not answer ({error!r}); see {self._log}") from error
         finally:
             connection.close()
         if response.status != 200:
@@ -105,16 +134,33 @@ class Server(ABC):
 
 
 class Headrace(Server):
-    """`headrace serve` of this interpreter, at its defaults."""
+    """`headrace serve` of this interpreter, at its defaults but for `isa` and `options`."""
 
-    name = "headrace"
+    def __init__(
+        self,
+        name: str,
+        model: Path,
+        log: Path,
+        num_threads: int,
+        purpose: Purpose = Purpose.RATES,
+        *,
+        isa: str | None = None,
+        options: tuple[str, ...] = (),
+    ) -> None:
+        super().__init__(name, model, log, num_threads, purpose)
+        self._isa, self._options = isa, options
+
+    def environment(self) -> dict[str, str]:
+        return {} if self._isa is None else {"HEADRACE_ISA": self._isa}
 
     def command(self, port: int) -> list[str]:
         script = Path(sys.executable).with_name("headrace")
         start = (
             [str(script)] if script.exists() else [sys.executable, "-c", "from headrace.cli import main; exit(main())"]
         )
-        options = ["--host", "127.0.0.1", "--port", str(port), "--num-threads", str(self.num_threads)]
+        options = ["--host", "127.0.0.1", "--port", str(port), "--num-threads", str(self.num_threads), *self._options]
+        if self.purpose is Purpose.LONG:
+            options += ["--max-num-seqs", "1"]
         return [*start, "serve", str(self.model), *options]
 
     def version(self) -> str:
@@ -122,7 +168,7 @@ class Headrace(Server):
 
         return headrace.__version__
 
-    def ask(self, token_ids: list[int], num_tokens: int) -> None:
+    def ask(self, token_ids: list[int], num_tokens: int, *, reuse: bool = False) -> None:  # noqa: ARG002
         body = {"prompt": token_ids, "max_tokens": num_tokens, "temperature": 0, "ignore_eos": True}
         answer = self.post("/v1/completions", body)
         if answer["usage"]["completion_tokens"] != num_tokens:
@@ -132,33 +178,3 @@ class Headrace(Server):
         """The text's token ids, without special tokens."""
         ids: list[int] = self.post("/tokenize", {"prompt": text, "add_special_tokens": False})["tokens"]
         return ids
-
-
-class LlamaCpp(Server):
-    """llama-server from a llama.cpp build folder, with a KV cache of its own for each of `num_slots` requests."""
-
-    name = "llama.cpp"
-
-    def __init__(self, build: Path, model: Path, log: Path, num_threads: int, *, num_slots: int) -> None:
-        super().__init__(model, log, num_threads)
-        self._program = build / "bin" / "llama-server"
-        if not os.access(self._program, os.X_OK):
-            raise FileNotFoundError(f"{self._program} is not there: give the folder that llama.cpp was built in")
-        self.num_slots = num_slots
-
-    def command(self, port: int) -> list[str]:
-        threads = str(self.num_threads)
-        context = str(1280 * self.num_slots if self.num_slots > 1 else 2048)
-        # Not -kvu: with one unified buffer every slot would attend over all slots' cells.
-        options = ["-t", threads, "-tb", threads, "-c", context, "-np", str(self.num_slots)]
-        return [str(self._program), "-m", str(self.model), "--host", "127.0.0.1", "--port", str(port), *options]
-
-    def version(self) -> str:
-        done = subprocess.run([self._program, "--version"], capture_output=True, text=True, check=False)
-        return (done.stderr + done.stdout).strip().splitlines()[0]
-
-    def ask(self, token_ids: list[int], num_tokens: int) -> None:
-        body = {"prompt": token_ids, "n_predict": num_tokens, "temperature": 0, "top_k": 1, "ignore_eos": True}
-        answer = self.post("/completion", body | {"cache_prompt": False, "stream": False})
-        if answer["tokens_predicted"] != num_tokens:
-            raise RuntimeError(f"asked for {num_tokens} tokens, got {answer['tokens_predicted']}")

@@ -1,19 +1,21 @@
 """The workload, the same for every engine. Changing a number here makes all earlier results incomparable.
 
 decode       (255 tokens) / (t[128 prompt + 256 new] - t[128 prompt + 1 new]), one stream
-prefill      1024 / t[1024 prompt + 1 new], one stream
+prefill      1024 / t[1024 prompt + 1 new], one stream; the time itself is the time to the first token (TTFT)
 batch        32 requests at once, 128 prompt + 128 new each: 32 * 128 / time, prompts included
+shared       32 requests at once, 512 shared + 16 own prompt + 64 new each, nothing cached before: 32 * 64 / time
 cold start   seconds from starting the process to the first token of a 16-token prompt
 memory       after one exchange of 1,000 tokens on a fresh server: summed PSS and RSS of its processes, and RSS's peak
+long         the same after a prompt of 8,000 tokens, in an engine with room for one sequence of 8,192
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pydoc_data.topics import topics
+from typing import TypeVar
 
 from benchmarks.processes import Memory, PeakMemory, foreign_share
 from benchmarks.servers import Server
@@ -21,8 +23,12 @@ from benchmarks.servers import Server
 DECODE_PROMPT, DECODE_NEW = 128, 256
 PREFILL_PROMPT = 1024
 BATCH_SIZE, BATCH_PROMPT, BATCH_NEW = 32, 128, 128
+SHARED_PROMPT, SHARED_OWN, SHARED_NEW = 512, 16, 64
 COLD_PROMPT = 16
 CHAT_PROMPT, CHAT_NEW = 700, 300
+LONG_CONTEXT, LONG_PROMPT, LONG_NEW = 8192, 8000, 8
+
+Item = TypeVar("Item")
 
 
 class Prompts:
@@ -71,11 +77,16 @@ def prefill(server: Server, prompts: Prompts) -> Sample:
 def batch(server: Server, prompts: Prompts) -> Sample:
     """Generated tokens per second of 32 requests that arrive together."""
     asked = [prompts.take(BATCH_PROMPT) for _ in range(BATCH_SIZE)]
+    return _sample(server, lambda: BATCH_SIZE * BATCH_NEW / _seconds(lambda: server.ask_all(asked, BATCH_NEW)))
+
+
+def shared(server: Server, prompts: Prompts) -> Sample:
+    """Generated tokens per second of 32 requests that arrive together and begin alike."""
+    prefix = prompts.take(SHARED_PROMPT)
+    asked = [prefix + prompts.take(SHARED_OWN) for _ in range(BATCH_SIZE)]
 
     def run() -> float:
-        with ThreadPoolExecutor(BATCH_SIZE) as clients:
-            seconds = _seconds(lambda: list(clients.map(lambda ids: server.ask(ids, BATCH_NEW), asked)))
-        return BATCH_SIZE * BATCH_NEW / seconds
+        return BATCH_SIZE * SHARED_NEW / _seconds(lambda: server.ask_all(asked, SHARED_NEW, reuse=True))
 
     return _sample(server, run)
 
@@ -98,11 +109,20 @@ def cold_start(server: Server, prompts: Prompts) -> Sample:
 
 def memory(server: Server, prompts: Prompts) -> Memory:
     """Of a fresh server after a chat of 1,000 tokens; the server is stopped again."""
+    return _memory_after(server, prompts.take(CHAT_PROMPT), CHAT_NEW)
+
+
+def long_memory(server: Server, prompts: Prompts) -> Memory:
+    """Of a fresh server after a prompt that fills an 8k context; the server is stopped again."""
+    return _memory_after(server, prompts.take(LONG_PROMPT), LONG_NEW)
+
+
+def _memory_after(server: Server, prompt: list[int], num_tokens: int) -> Memory:
     server.start()
     try:
         with PeakMemory(server.pid) as peak:
             server.wait_until_ready()
-            server.ask(prompts.take(CHAT_PROMPT), CHAT_NEW)
+            server.ask(prompt, num_tokens)
             return peak.now()
     finally:
         server.stop()
@@ -114,7 +134,13 @@ def warm_up(server: Server, prompts: Prompts) -> None:
     server.ask(prompts.take(PREFILL_PROMPT), 1)
 
 
-RATES: dict[str, Callable[[Server, Prompts], Sample]] = {"decode": decode, "prefill": prefill, "batch": batch}
+RATES: dict[str, Callable[[Server, Prompts], Sample]] = {
+    "decode": decode,
+    "prefill": prefill,
+    "batch": batch,
+    "shared": shared,
+}
+MEMORY: dict[str, Callable[[Server, Prompts], Memory]] = {"memory": memory, "long": long_memory}
 
 
 def _sample(server: Server, run: Callable[[], float]) -> Sample:
@@ -129,7 +155,7 @@ def _seconds(run: Callable[[], object]) -> float:
     return time.perf_counter() - begin_s
 
 
-def interleaved(servers: list[Server], repeats: int) -> Iterator[Server]:
+def interleaved(items: Sequence[Item], repeats: int) -> Iterator[Item]:
     """A B A B …: whatever else the machine does meanwhile hits all alike."""
     for _ in range(repeats):
-        yield from servers
+        yield from items
