@@ -110,9 +110,11 @@ def _head_start(name: str, words: Sequence[str]) -> Iterator[tuple[EngineProcess
     if name != "serve" or not {"-h", "--help"}.isdisjoint(words):
         yield None
         return
+    from headrace.core.garbage import pause_collection, resume_collection
     from headrace.engine.process.child import EngineProcess
     from headrace.observe.timeline import Timeline, process_began_s
 
+    pause_collection()
     timeline = Timeline(process_began_s())
     timeline.end("interpreter")
     process = EngineProcess.spawn()
@@ -120,6 +122,7 @@ def _head_start(name: str, words: Sequence[str]) -> Iterator[tuple[EngineProcess
         yield process, timeline
     finally:
         process.discard()
+        resume_collection()
 
 
 def _report(error: HeadraceError, status: int) -> int:

@@ -10,7 +10,7 @@ import msgspec
 FinishReason = Literal["stop", "length", "abort", "error"]
 
 
-class TokenLogprobs(msgspec.Struct, frozen=True):
+class TokenLogprobs(msgspec.Struct, frozen=True, gc=False):
     """Log-probability of one token, and of the likeliest ones at its position."""
 
     token_id: int
@@ -21,8 +21,7 @@ class TokenLogprobs(msgspec.Struct, frozen=True):
     """(token id, logprob), likeliest first."""
 
 
-@dataclass(frozen=True, slots=True)
-class StepResult:
+class StepResult(msgspec.Struct, frozen=True):
     """The runner's answer to a Schedule; lists are aligned with `schedule.entries`."""
 
     sampled: list[int | None]
@@ -30,7 +29,7 @@ class StepResult:
     prompt_logprobs: list[list[TokenLogprobs]]
 
 
-class TokenDelta(msgspec.Struct, frozen=True, kw_only=True):
+class TokenDelta(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What one step adds to one request."""
 
     request_id: str

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import msgspec
 
 from headrace.core.request import EngineRequest
 
 
-@dataclass(frozen=True, slots=True)
-class RowAdmission:
+class RowAdmission(msgspec.Struct, frozen=True):
     """A request takes `row` in this step: first admission or resumption after preemption."""
 
     row: int
@@ -17,8 +16,7 @@ class RowAdmission:
     """Prompt and, after a preemption, what had been generated before it."""
 
 
-@dataclass(frozen=True, slots=True)
-class ScheduledEntry:
+class ScheduledEntry(msgspec.Struct, frozen=True, gc=False):
     """One row's share of a step."""
 
     request_id: str
@@ -36,8 +34,7 @@ class ScheduledEntry:
     """The first so many tokens of this chunk report the logprob of the prompt token that follows each."""
 
 
-@dataclass(frozen=True, slots=True)
-class BlockCopy:
+class BlockCopy(msgspec.Struct, frozen=True):
     """Copy a whole block of one layer group before the step (copy on write)."""
 
     group: int
@@ -45,15 +42,14 @@ class BlockCopy:
     target: int
 
 
-@dataclass(frozen=True, slots=True)
-class Schedule:
+class Schedule(msgspec.Struct, frozen=True):
     """One step. Entries are in batch order; `entries` empty means nothing to run."""
 
     step_id: int
     entries: list[ScheduledEntry]
-    admissions: list[RowAdmission] = field(default_factory=list)
-    block_copies: list[BlockCopy] = field(default_factory=list)
-    preempted: list[str] = field(default_factory=list)
+    admissions: list[RowAdmission] = []
+    block_copies: list[BlockCopy] = []
+    preempted: list[str] = []
 
     @property
     def num_tokens(self) -> int:

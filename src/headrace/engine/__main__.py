@@ -5,12 +5,14 @@ from __future__ import annotations
 import sys
 
 from headrace.config.engine import EngineConfig
+from headrace.core.garbage import pause_collection
 from headrace.engine.worker import Core, began_s, main
 from headrace.observe.timeline import Timeline
 
 
 def run() -> int:
     """The process from its first line to its exit status."""
+    pause_collection()
     timeline = Timeline(began_s())
     timeline.end("interpreter")
 

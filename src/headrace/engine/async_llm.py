@@ -8,9 +8,9 @@ from typing import Any
 
 from headrace.config.engine import EngineConfig
 from headrace.core.errors import EngineDeadError, InvalidRequestError, RequestFaultError
-from headrace.core.outputs import TokenDelta
 from headrace.core.params import SamplingParams
 from headrace.core.stats import EngineInfo, EngineStats
+from headrace.engine.arrivals import Arrivals, OnTokens
 from headrace.engine.client import EngineClient
 from headrace.engine.completion import Completion, CompletionDelta
 from headrace.engine.front import Front, PreparedRequest, Prompt, build_front
@@ -144,21 +144,26 @@ class AsyncLLM:
         """The prompt text of a conversation (tools=, add_generation_prompt=, …)."""
         return self._ready_front().render_chat(messages, **options)
 
-    async def stream(self, prepared: PreparedRequest) -> AsyncIterator[CompletionDelta]:
+    async def stream(
+        self, prepared: PreparedRequest, *, whole: bool = False, on_tokens: OnTokens | None = None
+    ) -> AsyncIterator[CompletionDelta]:
         """Deltas of all n completions as they come; each index ends with one finish_reason.
+
+        whole: one delta per completion, when it has ended; much cheaper when nobody reads along. Stop strings need
+        the text at once, so with them deltas come as usual. on_tokens: told of tokens as they arrive in any case.
 
         Closing the iterator, or cancelling the task that reads it, aborts what is left. Raises EngineDeadError when
         the engine dies and RequestFaultError when this request failed inside it.
         """
         front = self._ready_front()
-        arrived: asyncio.Queue[TokenDelta] = asyncio.Queue()
+        arrivals = Arrivals(whole=whole and not prepared.params.stop, on_tokens=on_tokens)
         open_: dict[str, Completion] = {}
         try:
             for index, request in enumerate(prepared.requests):
                 open_[request.request_id] = Completion(index, request.request_id, front.tokenizer, prepared.params)
-                self._client.submit(request, arrived.put_nowait)
+                self._client.submit(request, arrivals.receiver(index))
             while open_:
-                delta = await arrived.get()
+                delta = await arrivals.get()
                 completion = open_.get(delta.request_id)
                 if completion is None:
                     continue

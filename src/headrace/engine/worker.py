@@ -18,6 +18,7 @@ from typing import Protocol
 
 from headrace.config.engine import EngineConfig
 from headrace.core.errors import HeadraceError
+from headrace.core.garbage import resume_collection
 from headrace.core.outputs import TokenDelta
 from headrace.core.request import EngineRequest
 from headrace.core.stats import EngineInfo, EngineStats
@@ -96,6 +97,7 @@ class Worker:
             _log.debug("the engine could not start", error=type(error).__name__)
             self._say_failure(error)
             return EXIT_FAILED
+        resume_collection()
         try:
             self._connection.send(ipc.Ready(core.info))
             self._loop(core)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -98,7 +98,9 @@ class AsyncEngine(Protocol):
         cache_salt: str | None = None,
     ) -> Any: ...
 
-    def stream(self, prepared: Any) -> AsyncIterator[Any]: ...
+    def stream(
+        self, prepared: Any, *, whole: bool = False, on_tokens: Callable[[int, int], None] | None = None
+    ) -> AsyncIterator[Any]: ...
 
     async def stats(self) -> EngineStats: ...
 

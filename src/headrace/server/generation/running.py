@@ -38,6 +38,8 @@ class Generation:
     n: int
     arrived_s: float
     """By the metrics' clock."""
+    whole: bool = False
+    """Nobody reads along: one delta per choice, when it has ended, is all that is wanted."""
     num_output_tokens: int = 0
     num_cached_tokens: int = 0
     finished: set[int] = field(default_factory=set)
@@ -65,7 +67,7 @@ class Generation:
         timers = self._timers()
         outcome: FinishReason = "abort"
         try:
-            async with aclosing(self._merged()) as merged:
+            async with aclosing(self._merged(timers)) as merged:
                 async for prompt_index, delta in merged:
                     choice = prompt_index * self.n + delta.index
                     if choice in self.finished:
@@ -75,7 +77,8 @@ class Generation:
                     self.num_output_tokens += len(delta.token_ids)
                     if delta.index == 0:
                         self.num_cached_tokens += delta.num_cached_tokens
-                    timers[choice].tokens(len(delta.token_ids))
+                    if not self.whole:
+                        timers[choice].tokens(len(delta.token_ids))
                     if delta.finish_reason is not None:
                         self.finished.add(choice)
                         timers[choice].finish(delta.finish_reason, self._prompt_tokens(choice))
@@ -98,14 +101,14 @@ class Generation:
     def _prompt_tokens(self, choice: int) -> int:
         return len(self.prompts[choice // self.n].prompt_token_ids)
 
-    async def _merged(self) -> AsyncGenerator[tuple[int, CompletionDelta], None]:
+    async def _merged(self, timers: list[RequestTimer]) -> AsyncGenerator[tuple[int, CompletionDelta], None]:
         if len(self.prompts) == 1:
-            async with aclosing(self._stream(self.prompts[0])) as deltas:
+            async with aclosing(self._stream(0, timers)) as deltas:
                 async for delta in deltas:
                     yield 0, delta
             return
         arrived: asyncio.Queue[tuple[int, CompletionDelta] | BaseException | None] = asyncio.Queue(_MAX_PENDING_DELTAS)
-        pumps = [asyncio.create_task(self._pump(i, prompt, arrived)) for i, prompt in enumerate(self.prompts)]
+        pumps = [asyncio.create_task(self._pump(i, timers, arrived)) for i in range(len(self.prompts))]
         try:
             num_open = len(pumps)
             while num_open:
@@ -122,10 +125,10 @@ class Generation:
             await asyncio.gather(*pumps, return_exceptions=True)
 
     async def _pump(
-        self, index: int, prompt: PreparedRequest, arrived: asyncio.Queue[tuple[int, CompletionDelta] | Any]
+        self, index: int, timers: list[RequestTimer], arrived: asyncio.Queue[tuple[int, CompletionDelta] | Any]
     ) -> None:
         try:
-            async with aclosing(self._stream(prompt)) as deltas:
+            async with aclosing(self._stream(index, timers)) as deltas:
                 async for delta in deltas:
                     await arrived.put((index, delta))
         except Exception as error:
@@ -133,8 +136,13 @@ class Generation:
         else:
             await arrived.put(None)
 
-    def _stream(self, prompt: PreparedRequest) -> AsyncGenerator[CompletionDelta, None]:
-        deltas: AsyncIterator[CompletionDelta] = self.serving.llm.stream(prompt)
+    def _stream(self, prompt: int, timers: list[RequestTimer]) -> AsyncGenerator[CompletionDelta, None]:
+        def on_tokens(index: int, num_tokens: int) -> None:
+            timers[prompt * self.n + index].tokens(num_tokens)
+
+        deltas: AsyncIterator[CompletionDelta] = self.serving.llm.stream(
+            self.prompts[prompt], whole=self.whole, on_tokens=on_tokens if self.whole else None
+        )
         return cast("AsyncGenerator[CompletionDelta, None]", deltas)
 
 

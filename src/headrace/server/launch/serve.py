@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from headrace.config.engine import EngineConfig
 from headrace.config.server import ServerConfig
 from headrace.core.errors import ConfigError, HeadraceError
+from headrace.core.garbage import resume_collection
 from headrace.engine.process.child import EngineProcess
 from headrace.observe import logs
 from headrace.observe.timeline import Timeline
@@ -95,6 +96,7 @@ async def _serve(llm: AsyncLLM, server: uvicorn.Server, sock: socket.socket, con
         if not starting.done():
             serving.result()
         info = await starting
+        resume_collection()
         from headrace.server.launch import banner
 
         print(banner.text(info, llm.model_name, sock, config), flush=True)

@@ -54,6 +54,8 @@ async def answer(request: Request, body: GenerationRequest, generation: Generati
             keep_alive_s=serving_of(request).limits.keep_alive_s,
             request_id=request.scope["state"]["request_id"],
         )
+    # Stop strings end a request at once only when its text is followed token by token.
+    generation.whole = not body.stop
     try:
         return json_response(await unless_gone(request, _collect(generation, shape)))
     except ClientGoneError:
