@@ -23,6 +23,7 @@ BITS = {
     "linear bf16": "b0e98c4f4d42954e",
     "linear f32": "4277d16222d9e8aa",
     "attention": "e835dd8369c99f57",
+    "attention bf16": "c359309737e9e38e",
     "rotary": "3fd18785b8201e4d",
     "rms_norm": "08cdbe02731cb79a",
     "silu_mul": "381398b95a6a0973",
@@ -73,11 +74,11 @@ def linear(isa: str, source: str) -> np.ndarray:
     return np.concatenate([plain.ravel(), gated.ravel()])
 
 
-def attention(isa: str) -> np.ndarray:
+def attention(isa: str, dtype: type = np.float32) -> np.ndarray:
     """600 keys: three splits, the last tile cut."""
     k, v, q = floats(6, 600, 40), floats(7, 600, 40), floats(8, 5, 40)
     strides = [16, 1280, 1280, 1280, 640]
-    memory, table = np.zeros(38 * 1280, np.float32), np.arange(38, dtype=np.int32)
+    memory, table = np.zeros(38 * 1280, dtype), np.arange(38, dtype=np.int32)
     for t in range(600):
         _native.op_kv_store(isa, memory, strides, 0, 0, t // 16, t % 16, k[t], v[t])
     return _native.op_attention(isa, memory, strides, 0, 0, table, 599, q, 0.25)
@@ -91,6 +92,7 @@ def rotary(isa: str) -> np.ndarray:
 CASES = {
     **{f"linear {source}": lambda isa, source=source: linear(isa, source) for source in SOURCES},
     "attention": attention,
+    "attention bf16": lambda isa: attention(isa, np.uint16),
     "rotary": rotary,
     "rms_norm": lambda isa: _native.op_rms_norm(isa, floats(10, 1003), floats(11, 1003), 1e-6),
     "silu_mul": lambda isa: _native.op_silu_mul(isa, floats(12, 1003) * np.float32(40), floats(13, 1003)),

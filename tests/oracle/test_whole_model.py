@@ -2,8 +2,9 @@
 
 Errors are measured in units of the reference's logit range (largest minus smallest logit). Bounds:
 
-- float weights (f32, bf16, f16): the arithmetic is float32 on both sides, so 1e-4 holds against a reference with the
-  same rounded weights;
+- float weights (f32, bf16, f16) with a float32 KV cache: the arithmetic is float32 on both sides, so 1e-4 holds
+  against a reference with the same rounded weights;
+- a bfloat16 KV cache (the default) rounds keys and values to 8 bits: `BF16_KV_LARGEST` and `BF16_KV_RMS`;
 - quantised weights: matmuls also round each group of 32 activations to 8 bits, so the largest error may be
   `INT8_LARGEST` and the root mean square `INT8_RMS` against the dequantised float model. (Seen: 0.050 and 0.0044;
   the float formats: 2e-6.)
@@ -24,6 +25,7 @@ from tests.fixtures.tiny_models import SPECS
 
 FLOAT_BOUND = 1e-4
 INT8_LARGEST, INT8_RMS = 0.08, 0.008
+BF16_KV_LARGEST, BF16_KV_RMS = 0.01, 0.001
 NUM_TOKENS = 250
 MIXED_CHUNKS = (1, 16, 47, 3, 64, 1, 1, 100, 17)
 
@@ -55,7 +57,7 @@ def test_the_mixed_chunks_cover_every_token() -> None:
 def test_float32_folders_match_transformers(name: str, chunks: Sequence[int], tiny_hf: Make) -> None:
     ids = token_ids(1)
     reference = reference_logits(hf_model(tiny_hf(name)), ids)
-    largest, _ = errors(debug.logits(tiny_hf(name), ids, list(chunks)), reference)
+    largest, _ = errors(debug.logits(tiny_hf(name), ids, list(chunks), kv_cache_dtype="float32"), reference)
     assert largest <= FLOAT_BOUND
 
 
@@ -64,7 +66,9 @@ def test_float32_folders_match_transformers(name: str, chunks: Sequence[int], ti
 def test_half_precision_folders_match_the_model_of_their_rounded_weights(name: str, dtype: str, tiny_hf: Make) -> None:
     ids = token_ids(2)
     reference = reference_logits(hf_model(tiny_hf(name, dtype)), ids)
-    largest, _ = errors(debug.logits(tiny_hf(name, dtype), ids, list(MIXED_CHUNKS)), reference)
+    largest, _ = errors(
+        debug.logits(tiny_hf(name, dtype), ids, list(MIXED_CHUNKS), kv_cache_dtype="float32"), reference
+    )
     assert largest <= FLOAT_BOUND
 
 
@@ -75,8 +79,17 @@ def test_float_gguf_files_match_transformers(name: str, tensor_type: str, tiny_g
     ids = token_ids(3)
     path = tiny_gguf(name, tensor_type)
     reference = reference_logits(tiny_gguf_model(path, SPECS[name]), ids)
-    largest, _ = errors(debug.logits(path, ids, list(MIXED_CHUNKS)), reference)
+    largest, _ = errors(debug.logits(path, ids, list(MIXED_CHUNKS), kv_cache_dtype="float32"), reference)
     assert largest <= FLOAT_BOUND
+
+
+@pytest.mark.parametrize("name", SPECS)
+def test_bfloat16_keys_and_values_stay_within_their_bound(name: str, tiny_hf: Make) -> None:
+    ids = token_ids(1)
+    reference = reference_logits(hf_model(tiny_hf(name)), ids)
+    largest, rms = errors(debug.logits(tiny_hf(name), ids, list(MIXED_CHUNKS), kv_cache_dtype="bfloat16"), reference)
+    assert FLOAT_BOUND < largest <= BF16_KV_LARGEST
+    assert rms <= BF16_KV_RMS
 
 
 @pytest.mark.parametrize("tensor_type", ["Q8_0", "Q4_0", "Q4_1"])

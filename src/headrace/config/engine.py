@@ -105,9 +105,9 @@ class EngineConfig(Options):
         "auto",
         unit="choice",
         group="memory",
-        choices=("auto", "float32"),
-        refused={name: "only float32 KV has kernels yet" for name in ("bfloat16", "float16", "fp8", "fp8_e5m2")},
-        help="type of keys and values in the cache; auto is float32 for now",
+        choices=("auto", "bfloat16", "float32"),
+        refused={name: "KV is bfloat16 or float32 so far" for name in ("float16", "fp8", "fp8_e5m2")},
+        help="type of keys and values in the cache; auto is bfloat16, half the memory of float32",
     )
     kv_cache_memory_bytes: int | None = option(
         None,
@@ -158,6 +158,11 @@ class EngineConfig(Options):
         super().__post_init__()
         if self.block_size % 16:
             raise ConfigError(f"block_size must be a multiple of 16, got {self.block_size}", param="block_size")
+
+    @property
+    def kv_dtype(self) -> str:
+        """How the cache stores keys and values: bf16 or f32."""
+        return "f32" if self.kv_cache_dtype == "float32" else "bf16"
 
     @property
     def num_logits_rows(self) -> int:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from headrace.cache.kv_cache import KVCache
-from headrace.cache.spec import LayerGroupSpec
 from headrace.config.engine import EngineConfig
 from headrace.config.machine import choose_threads, memory_bounds, memory_budget
 from headrace.core.errors import InvalidRequestError
@@ -14,15 +13,13 @@ from headrace.core.request import EngineRequest
 from headrace.core.stats import EngineInfo, EngineStats
 from headrace.engine.loop import Loop, OverlappedLoop, PlainLoop
 from headrace.observe.timeline import Timeline
-from headrace.runner.memory_plan import plan_memory
+from headrace.runner.memory_plan import layer_group_specs, plan_memory
 from headrace.runner.model_runner import ModelRunner
-from headrace.runner.planning import PlannedModel, plan_model
+from headrace.runner.planning import plan_model
 from headrace.scheduler.limits import SchedulerLimits
 from headrace.scheduler.scheduler import Scheduler
 from headrace.weights.checkpoint import Checkpoint, open_checkpoint
 from headrace.weights.hub import resolve_model
-
-KV_ELEMENT_BYTES = 4
 
 
 class EngineCore:
@@ -48,7 +45,7 @@ class EngineCore:
         checkpoint = checkpoint or open_checkpoint(resolve_model(config.model, config.revision))
         clock.end("open")
         planned = plan_model(config, checkpoint)
-        specs = _specs(planned, config)
+        specs = layer_group_specs(planned.plan, config.block_size)
         memory = plan_memory(planned.plan, config, specs, budget, num_threads=threads.num_threads)
         clock.end("plan")
         self.runner = ModelRunner(config, planned, memory, num_threads=threads.num_threads, progress=progress)
@@ -151,17 +148,3 @@ def _produce_one_token(scheduler: Scheduler, runner: ModelRunner) -> None:
     while scheduler.has_work:
         schedule = scheduler.schedule()
         scheduler.update(schedule, runner.execute(schedule))
-
-
-def _specs(planned: PlannedModel, config: EngineConfig) -> tuple[LayerGroupSpec, ...]:
-    return tuple(
-        LayerGroupSpec(
-            kind=group.kind,
-            num_layers=group.num_layers,
-            num_kv_heads=group.num_kv_heads,
-            head_dim=group.head_dim,
-            block_size=config.block_size,
-            element_bytes=KV_ELEMENT_BYTES,
-        )
-        for group in planned.plan.kv_groups
-    )

@@ -65,6 +65,7 @@ class PlanCall:
 class Plan:
     """Everything a step does, in order.
 
+    kv_dtype: how the KV cache stores keys and values, f32 or bf16.
     limits: max_num_batched_tokens, max_num_seqs, max_model_len, max_logits_rows that the arena was sized for.
     """
 
@@ -75,6 +76,7 @@ class Plan:
     constants: tuple[Constant, ...]
     taps: Mapping[str, BufferRef]
     kv_groups: tuple[KvLayers, ...]
+    kv_dtype: str
     limits: Mapping[str, int]
     arena_bytes: int
     weights_bytes: int
@@ -130,6 +132,7 @@ class Plan:
             "isa": self.isa,
             "structure_id": self.structure_id,
             "numerics_id": self.numerics_id,
+            "kv_dtype": self.kv_dtype,
             "limits": dict(self.limits),
             "arena_bytes": self.arena_bytes,
             "weights_bytes": self.weights_bytes,

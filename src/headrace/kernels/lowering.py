@@ -10,7 +10,7 @@ from headrace.graph.ir import Graph, Node, Rows, VectorSlot, View, WeightSlot
 from headrace.graph.passes.place import ELEMENT_BYTES, Placement, place
 from headrace.graph.plan import BufferRef, Constant, PackedWeight, Plan, PlanCall
 from headrace.kernels.formats import ARITHMETIC
-from headrace.kernels.table import ATTENTION_NUMERICS, OP_TABLE
+from headrace.kernels.table import KV_ELEMENT_BYTES, OP_TABLE
 from headrace.weights.packed import PackedFormat, packed_nbytes
 
 ALIGNMENT_BYTES = 64
@@ -34,6 +34,7 @@ class _Lowering:
     placement: Placement
     formats: Mapping[str, str]
     limits: Limits
+    kv_dtype: str
     weights: dict[str, PackedWeight] = field(default_factory=dict)
     weights_bytes: int = 0
     taps: dict[str, BufferRef] = field(default_factory=dict)
@@ -80,17 +81,19 @@ def lower(
     limits: Limits,
     rotary_dim: int,
     isa: str,
+    kv_dtype: str = "f32",
     reference_ops: frozenset[str] = frozenset(),
 ) -> Plan:
     """Compile a graph.
 
     formats: logical matrix → packed format. isa: the native level the plan will run on, or "reference" for the
-    NumPy faces. reference_ops: ops that run their reference face although they have a native one.
+    NumPy faces. kv_dtype: f32 or bf16. reference_ops: ops that run their reference face although they have a native
+    one.
     Raises UnsupportedModelError through the op rules when a node cannot be run.
     """
     rows: dict[Rows, int] = {"tokens": limits.max_num_batched_tokens, "logits": limits.max_logits_rows}
     rope_bytes = limits.max_model_len * rotary_dim * ELEMENT_BYTES
-    low = _Lowering(graph, place(graph, rows), formats, limits)
+    low = _Lowering(graph, place(graph, rows), formats, limits, kv_dtype)
     segment, calls = "forward", []
     for node in graph.nodes:
         entry = OP_TABLE[node.op]
@@ -108,6 +111,7 @@ def lower(
         constants=(Constant(ROPE_TABLE, 0, rope_bytes),),
         taps=low.taps,
         kv_groups=graph.kv_groups,
+        kv_dtype=kv_dtype,
         limits={name: getattr(limits, name) for name in Limits.__slots__},
         arena_bytes=low.placement.arena_bytes,
         weights_bytes=low.weights_bytes,
@@ -201,8 +205,8 @@ def _kv_store(low: _Lowering, node: Node) -> dict[str, Any]:
     return _operands(
         (low.ref(k), low.ref(v)),
         (a["group"], a["layer"], a["num_kv_heads"], a["head_dim"], low.stride(k), low.stride(v)),
-        numerics={"kv": "f32"},
-        traffic_bytes=4 * ELEMENT_BYTES * k.width,
+        numerics={"kv": low.kv_dtype},
+        traffic_bytes=2 * (ELEMENT_BYTES + KV_ELEMENT_BYTES[low.kv_dtype]) * k.width,
     )
 
 
@@ -220,7 +224,7 @@ def _attention(low: _Lowering, node: Node) -> dict[str, Any]:
             low.stride(out),
         ),
         (a["scale"],),
-        numerics=ATTENTION_NUMERICS,
+        numerics={**OP_TABLE["attention"].numerics, "kv": low.kv_dtype},
         traffic_bytes=2 * ELEMENT_BYTES * q.width,
     )
 
@@ -239,7 +243,7 @@ def _qkv_prepare(low: _Lowering, node: Node) -> dict[str, Any]:
             low.stride(x),
         ),
         (a["eps"],),
-        numerics={"rope": OP_TABLE["rope"].numerics, "kv": "f32", "norm": OP_TABLE["rms_norm"].numerics},
+        numerics={"rope": OP_TABLE["rope"].numerics, "kv": low.kv_dtype, "norm": OP_TABLE["rms_norm"].numerics},
         traffic_bytes=3 * ELEMENT_BYTES * x.width,
     )
 

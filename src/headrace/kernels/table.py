@@ -12,8 +12,13 @@ from typing import Any
 
 NORM_NUMERICS = {"class": "f32", "lanes": 16}
 ROPE_NUMERICS = {"class": "f32", "table": "fixed double arithmetic, rounded once", "style": "neox"}
-ATTENTION_NUMERICS = {"class": "f32", "tile_tokens": 64, "split_tokens": 256, "kv": "f32"}
+ATTENTION_NUMERICS = {"class": "f32", "tile_tokens": 64, "split_tokens": 256}
 SAMPLE_NUMERICS = {"tile": 1024, "noise_bits": 32, "ties": "lowest id"}
+
+KV_DTYPES = {"f32": 0, "bf16": 1}
+"""`KvDtype` in native/include/plan.h."""
+
+KV_ELEMENT_BYTES = {"f32": 4, "bf16": 2}
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,11 +10,10 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.cache.spec import LayerGroupSpec
 from headrace.config.engine import EngineConfig
 from headrace.config.machine import MemoryBound, MemoryBudget
 from headrace.runner import step_header
-from headrace.runner.memory_plan import NULL_BLOCKS, plan_memory
+from headrace.runner.memory_plan import NULL_BLOCKS, layer_group_specs, plan_memory
 from headrace.runner.model_runner import ModelRunner
 from headrace.runner.planning import plan_model
 from headrace.weights.checkpoint import open_checkpoint
@@ -44,16 +43,7 @@ class DebugRunner:
         defaults = {"max_num_batched_tokens": 512, "max_num_seqs": num_rows, "max_logits_rows": rows}
         self.config = EngineConfig(model=str(model), **{**defaults, **options})
         planned = plan_model(self.config, open_checkpoint(Path(model)), fused=fused, reference_ops=reference_ops)
-        specs = tuple(
-            LayerGroupSpec(
-                kind=g.kind,
-                num_layers=g.num_layers,
-                num_kv_heads=g.num_kv_heads,
-                head_dim=g.head_dim,
-                block_size=self.config.block_size,
-            )
-            for g in planned.plan.kv_groups
-        )
+        specs = layer_group_specs(planned.plan, self.config.block_size)
         self.plan, self.vocab_size = planned.plan, planned.model_config.vocab_size
         memory = plan_memory(planned.plan, self.config, specs, _BUDGET, num_threads=num_threads)
         self.runner = ModelRunner(self.config, planned, memory, num_threads=num_threads)

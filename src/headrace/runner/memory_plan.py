@@ -13,6 +13,7 @@ from headrace.config.machine import MemoryBudget
 from headrace.core.errors import CapacityError
 from headrace.core.stats import MemoryLine
 from headrace.graph.plan import Plan, PlanCall
+from headrace.kernels.table import KV_ELEMENT_BYTES
 from headrace.runner.region import PROCESS
 
 NULL_BLOCKS = 1
@@ -79,6 +80,21 @@ class MemoryPlan:
             )
             for name, size, note in rows
         ]
+
+
+def layer_group_specs(plan: Plan, block_size: int) -> tuple[LayerGroupSpec, ...]:
+    """The cache specs of a plan's layer groups."""
+    return tuple(
+        LayerGroupSpec(
+            kind=group.kind,
+            num_layers=group.num_layers,
+            num_kv_heads=group.num_kv_heads,
+            head_dim=group.head_dim,
+            block_size=block_size,
+            element_bytes=KV_ELEMENT_BYTES[plan.kv_dtype],
+        )
+        for group in plan.kv_groups
+    )
 
 
 def executor_bytes(

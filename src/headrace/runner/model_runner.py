@@ -18,6 +18,8 @@ from headrace.core.schedule import Schedule
 from headrace.core.stats import MemoryLine
 from headrace.kernels.cpu.calls import bind
 from headrace.kernels.packing import pack_weights
+from headrace.kernels.reference.attention import KV_NUMPY, KvMemory
+from headrace.kernels.table import KV_DTYPES
 from headrace.runner import step_header
 from headrace.runner.hybrid_executor import HybridExecutor
 from headrace.runner.memory_plan import MemoryPlan
@@ -163,7 +165,7 @@ class ModelRunner:
     def _make_executor(self, num_threads: int, kv: list[Region]) -> Executor:
         plan, config, specs = self.plan, self._config, self.memory.specs
         if plan.isa == "reference":
-            return ReferenceExecutor(plan, self._views(), [r.array(np.float32) for r in kv], specs, config)
+            return ReferenceExecutor(plan, self._views(), self._kv_views(kv), specs, config)
         tables = self._regions["tables"].address
         bases = {
             "arena": self._regions["arena"].address,
@@ -184,12 +186,15 @@ class ModelRunner:
         )
         for i, (spec, region, n) in enumerate(zip(specs, kv, self.memory.num_blocks, strict=True)):
             strides = (spec.block_stride, spec.layer_stride, spec.head_stride, spec.v_offset)
-            native.set_kv_group(i, region.address, n, spec.block_size, *strides)
+            native.set_kv_group(i, region.address, n, spec.block_size, *strides, KV_DTYPES[plan.kv_dtype])
         native.load_plan(bind(plan, bases).tobytes(), [first for first, _ in plan.segments.values()])
         if any(call.face == "reference" for call in plan.calls):
-            faces = ReferenceFaces(plan, self._views(), [r.array(np.float32) for r in kv], specs)
+            faces = ReferenceFaces(plan, self._views(), self._kv_views(kv), specs)
             return HybridExecutor(plan, native, faces)
         return native
+
+    def _kv_views(self, kv: list[Region]) -> list[KvMemory]:
+        return [region.array(KV_NUMPY[self.plan.kv_dtype]) for region in kv]
 
     def _views(self) -> dict[str, NDArray[np.generic]]:
         """The plan's buffers as arrays, for reference faces."""

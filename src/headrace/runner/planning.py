@@ -80,6 +80,7 @@ def plan_model(
         limits=limits,
         rotary_dim=model.head_dim,
         isa=choose_isa(config),
+        kv_dtype=config.kv_dtype,
         reference_ops=reference_ops,
     )
     return PlannedModel(checkpoint, model, max_model_len, plan)

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from headrace.cache.spec import LayerGroupSpec
 from headrace.config.engine import EngineConfig
 from headrace.graph.plan import Plan
+from headrace.kernels.reference.attention import KvMemory
 from headrace.runner import step_header
 from headrace.runner.hybrid_executor import last_tokens, logits_tokens
 from headrace.runner.reference_faces import F32, ReferenceFaces, StepContext
@@ -27,7 +28,7 @@ class ReferenceExecutor:
         self,
         plan: Plan,
         memory: Mapping[str, NDArray[np.generic]],
-        kv: Sequence[F32],
+        kv: Sequence[KvMemory],
         specs: Sequence[LayerGroupSpec],
         config: EngineConfig,
     ) -> None:

@@ -15,6 +15,7 @@ from headrace.kernels.formats import INTEGER_FORMATS
 from headrace.kernels.lowering import LINEAR_LOGITS_ROWS, LINEAR_RESIDUAL, LINEAR_SILU_MUL
 from headrace.kernels.reference import attention as attention_faces
 from headrace.kernels.reference import dense
+from headrace.kernels.reference.attention import KvMemory
 from headrace.weights.packed import PackedFormat, unpack
 
 F32 = NDArray[np.float32]
@@ -40,12 +41,16 @@ class StepContext:
 class ReferenceFaces:
     """Faces for every op but `sample` (which needs row parameters) and `gate` (which has no value).
 
-    memory: buffer name → f32 view of the whole buffer; "weights" as uint8. kv: one f32 view per layer group.
+    memory: buffer name → f32 view of the whole buffer; "weights" as uint8. kv: one view per layer group.
     Unpacked weights are kept, so a plan runs at a usable speed; this is the slow truth, not a product.
     """
 
     def __init__(
-        self, plan: Plan, memory: Mapping[str, NDArray[np.generic]], kv: Sequence[F32], specs: Sequence[LayerGroupSpec]
+        self,
+        plan: Plan,
+        memory: Mapping[str, NDArray[np.generic]],
+        kv: Sequence[KvMemory],
+        specs: Sequence[LayerGroupSpec],
     ) -> None:
         self._plan, self._memory, self._kv, self._specs = plan, memory, kv, specs
         self._weights = {w.offset_bytes: w for w in plan.weights}
