@@ -13,7 +13,9 @@
 #include <string>
 #include <vector>
 
+#include "fma_check.h"
 #include "kernels.h"
+#include "support.h"
 
 using namespace headrace;
 
@@ -23,27 +25,6 @@ constexpr const char* EVERY_LEVEL[] = {"portable", "avx2", "avx_vnni", "avx512_v
 constexpr Format FORMATS[] = {Format::q4, Format::q8, Format::f16, Format::bf16, Format::f32};
 constexpr const char* FORMAT_NAMES[] = {"q4", "q8", "f16", "bf16", "f32"};
 constexpr float CANARY = -123456.75f;  // after each output: what is written past the end shows in the hash
-
-class Random {
-  public:
-    explicit Random(uint64_t seed) : state_(seed) {}
-
-    uint32_t bits() {
-        state_ += 0x9E3779B97F4A7C15ull;
-        uint64_t x = (state_ ^ (state_ >> 30)) * 0xBF58476D1CE4E5B9ull;
-        x = (x ^ (x >> 27)) * 0x94D049BB133111EBull;
-        return uint32_t((x ^ (x >> 31)) >> 32);
-    }
-    float number() { return float(int32_t(bits()) >> 8) * 0x1p-22f; }  // [-2, 2), exact
-    std::vector<float> numbers(int64_t n, float factor = 1.0f) {
-        std::vector<float> values(static_cast<size_t>(n));
-        for (float& value : values) value = number() * factor;
-        return values;
-    }
-
-  private:
-    uint64_t state_;
-};
 
 struct AlignedFree {
     void operator()(uint8_t* p) const { ::operator delete[](p, std::align_val_t(64)); }
@@ -394,16 +375,6 @@ std::vector<Case> every_case() {
     return cases;
 }
 
-struct Score {
-    int passed = 0, failed = 0;
-
-    void line(const char* level, const std::string& name, bool good, const std::string& note) {
-        ++(good ? passed : failed);
-        std::printf("%-4s  %-12s  %-20s  %s\n", good ? "ok" : "FAIL", level, name.c_str(), note.c_str());
-        std::fflush(stdout);  // an illegal instruction later must not take this line along
-    }
-};
-
 std::vector<std::string> offered() {
     std::vector<std::string> names;
     for (const char* const* name = available_isas(); *name != nullptr; ++name) names.push_back(*name);
@@ -456,6 +427,7 @@ void check_case(const Case& item, Score& score) {
 int main(int argc, char** argv) {
     Score score;
     check_selection(std::vector<std::string>(argv + 1, argv + argc), score);
+    check_fma(score);
     for (const Case& item : every_case()) check_case(item, score);
     std::printf("%d passed, %d failed\n", score.passed, score.failed);
     return score.failed == 0 ? 0 : 1;

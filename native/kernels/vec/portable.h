@@ -6,6 +6,10 @@
 #define HR_INLINE inline
 #define HR_UNROLL
 #include "common.h"
+#if defined(__x86_64__) && !defined(__FP_FAST_FMAF)
+#define HR_FMA_SSE2
+#include "fma_sse2.h"
+#endif
 
 namespace headrace {
 namespace {
@@ -31,7 +35,19 @@ HR_INLINE V16 add(V16 a, V16 b) { HR_LANES a.v[i] = a.v[i] + b.v[i]; return a; }
 HR_INLINE V16 sub(V16 a, V16 b) { HR_LANES a.v[i] = a.v[i] - b.v[i]; return a; }
 HR_INLINE V16 mul(V16 a, V16 b) { HR_LANES a.v[i] = a.v[i] * b.v[i]; return a; }
 HR_INLINE V16 div(V16 a, V16 b) { HR_LANES a.v[i] = a.v[i] / b.v[i]; return a; }
+#ifdef HR_FMA_SSE2
+HR_INLINE V16 fma(V16 a, V16 b, V16 c) {
+    V16 r;
+    __m128i doubt = _mm_setzero_si128();
+    for (int i = 0; i < 16; i += 4)
+        _mm_storeu_ps(r.v + i, fma_quarter(_mm_loadu_ps(a.v + i), _mm_loadu_ps(b.v + i), _mm_loadu_ps(c.v + i), doubt));
+    if (__builtin_expect(_mm_movemask_epi8(doubt) == 0, 1)) return r;
+    fma_in_doubt(a.v, b.v, c.v);
+    return c;
+}
+#else
 HR_INLINE V16 fma(V16 a, V16 b, V16 c) { HR_LANES c.v[i] = __builtin_fmaf(a.v[i], b.v[i], c.v[i]); return c; }
+#endif
 HR_INLINE V16 min(V16 a, V16 b) { HR_LANES a.v[i] = a.v[i] < b.v[i] ? a.v[i] : b.v[i]; return a; }
 HR_INLINE V16 max(V16 a, V16 b) { HR_LANES a.v[i] = a.v[i] > b.v[i] ? a.v[i] : b.v[i]; return a; }
 HR_INLINE V16 select_lt(V16 a, V16 b, V16 yes, V16 no) { HR_LANES no.v[i] = a.v[i] < b.v[i] ? yes.v[i] : no.v[i]; return no; }
