@@ -29,7 +29,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = parse(arguments)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that no server is left running
     with tempfile.TemporaryDirectory(prefix="headrace-bench-") as scratch:
-        log = Path(options.log or Path(scratch) / "servers.log")
+        log = Path(options.log or Path(scratch) / "servers.log").absolute()
         taking_part, missing = engines(places(options, log), options.engines)
         for name, reason in missing.items():
             print(f"{name}: not there ({reason})", file=sys.stderr)
@@ -81,12 +81,12 @@ def places(options: argparse.Namespace, log: Path) -> Places:
     """Where the options say that things are."""
     from headrace.weights.hub import resolve_model
 
-    peers = Path(options.peers).expanduser()
+    peers = Path(options.peers).expanduser().absolute()
     return Places(
-        model=resolve_model(options.model),
-        model_4bit=Path(options.model_4bit) if options.model_4bit else None,
+        model=resolve_model(options.model).absolute(),
+        model_4bit=Path(options.model_4bit).absolute() if options.model_4bit else None,
         peers=peers,
-        llamacpp=Path(options.llamacpp) if options.llamacpp else peers / "build" / "lcpp",
+        llamacpp=Path(options.llamacpp).absolute() if options.llamacpp else peers / "build" / "lcpp",
         log=log,
         num_threads=options.threads,
     )

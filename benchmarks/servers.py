@@ -79,6 +79,10 @@ class Server(ABC):
         """Variables to set for it."""
         return {}
 
+    def folder(self) -> Path | None:
+        """Where it runs; None: here."""
+        return None
+
     def start(self) -> None:
         """Spawn it; returns at once."""
         self._port = free_port()
@@ -89,6 +93,7 @@ class Server(ABC):
                 stderr=log,
                 stdin=subprocess.DEVNULL,
                 env={**os.environ, **self.environment()},
+                cwd=self.folder(),
             )
 
     def wait_until_ready(self) -> None:

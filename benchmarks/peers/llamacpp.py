@@ -41,6 +41,10 @@ class LlamaCpp(Server):
         options = ["-t", threads, "-tb", threads, "-c", str(cells), "-np", str(slots), *self._options]
         return [str(self._program), "-m", str(self.model), "--host", "127.0.0.1", "--port", str(port), *options]
 
+    def folder(self) -> Path:
+        # ik_llama.cpp leaves a llama.log where it runs.
+        return self._log.parent
+
     def version(self) -> str:
         done = subprocess.run([self._program, "--version"], capture_output=True, text=True, check=False)
         return ((done.stderr + done.stdout).strip().splitlines() or ["?"])[0]
