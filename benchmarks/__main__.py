@@ -135,7 +135,10 @@ class _Run:
         """Start all, measure, stop all."""
         try:
             for engine in taking_part:
-                with _Failures(engine, names[0]):
+                first = next((name for name in names if name in engine.measures), None)
+                if first is None:
+                    continue
+                with _Failures(engine, first):
                     self._start(servers[engine.name])
             for name in names:
                 self.samples(name, taking_part, servers)

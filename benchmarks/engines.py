@@ -10,9 +10,11 @@ from pathlib import Path
 from benchmarks.peers.genai import OpenVino
 from benchmarks.peers.llamacpp import LlamaCpp
 from benchmarks.servers import Headrace, NotThereError, Purpose, Server
+from benchmarks.workload import BATCH_SIZE
 
 ALL = ("decode", "prefill", "batch", "shared", "cold", "memory", "long")
 ONE_STREAM = ("decode", "prefill")
+MANY = ("batch", "shared")
 
 
 @dataclass
@@ -62,15 +64,29 @@ def _known(places: Places) -> list[Engine]:
     def headrace(name: str, model: Path, isa: str | None = None) -> Callable[[Purpose], Server]:
         return lambda purpose: Headrace(name, model, log, threads, purpose, isa=isa)
 
-    def llamacpp(name: str, build: Path, model: Path, *options: str) -> Callable[[Purpose], Server]:
-        return lambda purpose: LlamaCpp(name, build, model, log, threads, purpose, options=options)
+    def llamacpp(
+        name: str, build: Path, model: Path, *options: str, num_slots: int = BATCH_SIZE
+    ) -> Callable[[Purpose], Server]:
+        return lambda purpose: LlamaCpp(name, build, model, log, threads, purpose, options=options, num_slots=num_slots)
 
     model, builds = places.model, places.peers / "build"
     python = places.peers / "v" / "ov" / "bin" / "python"
     known = [
         Engine("headrace", headrace("headrace", model)),
         Engine("llama.cpp", llamacpp("llama.cpp", places.llamacpp, model, *no_cache), rival_of="headrace"),
-        Engine("ik_llama.cpp", llamacpp("ik_llama.cpp", builds / "ik", model), rival_of="headrace"),
+        # Its flash attention aborts with several slots on this model, so many requests are asked without it.
+        Engine(
+            "ik_llama.cpp",
+            llamacpp("ik_llama.cpp", builds / "ik", model, num_slots=1),
+            measures=tuple(m for m in ALL if m not in MANY),
+            rival_of="headrace",
+        ),
+        Engine(
+            "ik_llama.cpp -no-fa",
+            llamacpp("ik_llama.cpp -no-fa", builds / "ik", model, "-no-fa"),
+            MANY,
+            rival_of="headrace",
+        ),
         Engine(
             "OpenVINO",
             lambda purpose: OpenVino(python, model, log, threads, purpose),
@@ -88,6 +104,11 @@ def _known(places: Places) -> list[Engine]:
         ours, theirs = "headrace 4-bit", "ik_llama.cpp 4-bit"
         known += [
             Engine(ours, headrace(ours, places.model_4bit), ONE_STREAM),
-            Engine(theirs, llamacpp(theirs, builds / "ik", places.model_4bit, "-rtr"), ONE_STREAM, rival_of=ours),
+            Engine(
+                theirs,
+                llamacpp(theirs, builds / "ik", places.model_4bit, "-rtr", num_slots=1),
+                ONE_STREAM,
+                rival_of=ours,
+            ),
         ]
     return known

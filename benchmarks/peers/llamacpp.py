@@ -14,7 +14,7 @@ _CELLS_EACH = 1280
 
 
 class LlamaCpp(Server):
-    """llama-server from a build folder; for rates it gets a KV cache of its own for each of 32 requests."""
+    """llama-server from a build folder; for rates it gets a KV cache of its own for each of `num_slots` requests."""
 
     def __init__(
         self,
@@ -26,16 +26,17 @@ class LlamaCpp(Server):
         purpose: Purpose,
         *,
         options: tuple[str, ...] = (),
+        num_slots: int = BATCH_SIZE,
     ) -> None:
         super().__init__(name, model, log, num_threads, purpose)
         self._program = build / "bin" / "llama-server"
         if not os.access(self._program, os.X_OK):
             raise NotThereError(f"{self._program} is not there")
-        self._options = options
+        self._options, self._num_slots = options, num_slots
 
     def command(self, port: int) -> list[str]:
         threads = str(self.num_threads)
-        slots = BATCH_SIZE if self.purpose is Purpose.RATES else 1
+        slots = self._num_slots if self.purpose is Purpose.RATES else 1
         cells = {Purpose.RATES: slots * _CELLS_EACH, Purpose.SINGLE: 2048, Purpose.LONG: LONG_CONTEXT}[self.purpose]
         # Not -kvu: with one unified buffer every slot would attend over all slots' cells.
         options = ["-t", threads, "-tb", threads, "-c", str(cells), "-np", str(slots), *self._options]
