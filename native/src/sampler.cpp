@@ -44,12 +44,66 @@ double exp_of(double x) {
     return sum * std::bit_cast<double>(static_cast<uint64_t>(static_cast<int64_t>(n) + 1023) << 52);
 }
 
+// The probability of the tokens taken so far. A token stays while those before it have not reached top_p.
+struct Nucleus {
+    float top_p, log_sum;
+    double reached;
+
+    bool is_full() const { return !(reached < double{top_p}); }
+    double probability(uint64_t key) const { return exp_of(double{value_of(key)} - double{log_sum}); }
+    // How many of keys in their final order stay.
+    int64_t cut_sorted(const uint64_t* keys, int64_t n) {
+        int64_t kept = 0;
+        for (; kept < n && !is_full(); ++kept) reached += probability(keys[kept]);
+        return kept;
+    }
+};
+
+constexpr int64_t kNumBuckets = 512, kSortedBucket = 128;
+constexpr float kBucketRange = 64.0f;  // logits so far below the best weigh nothing: one bucket
+
+// Moves all keys that stay to the front, in no particular order, and returns how many. Keys come with ids ascending. Buckets of
+// equal width, likeliest first, are taken whole until one would pass top_p; that one is cut the same way, a small one by sorting.
+int64_t cut_wide(Nucleus nucleus, uint64_t* keys, uint64_t* moved, int64_t n) {
+    for (int64_t begin = 0, end = n;;) {
+        const auto [low_key, high_key] = std::minmax_element(keys + begin, keys + end);
+        const float high = value_of(*high_key), low = std::max(value_of(*low_key), high - kBucketRange);
+        const float per_value = static_cast<float>(kNumBuckets - 1) / (high - low);
+        if (end - begin <= kSortedBucket || !std::isfinite(per_value)) {
+            if (!std::is_sorted(keys + begin, keys + end, std::greater<>())) std::sort(keys + begin, keys + end, std::greater<>());
+            return begin + std::max<int64_t>(nucleus.cut_sorted(keys + begin, end - begin), begin == 0);
+        }
+        const auto bucket_of = [&](uint64_t key) {
+            return static_cast<size_t>(std::min((high - value_of(key)) * per_value, static_cast<float>(kNumBuckets - 1)));
+        };
+        int64_t starts[kNumBuckets + 1] = {};
+        for (int64_t i = begin; i < end; ++i) ++starts[bucket_of(keys[i]) + 1];
+        starts[0] = begin;
+        for (int64_t b = 0; b < kNumBuckets; ++b) starts[b + 1] += starts[b];
+        int64_t next[kNumBuckets];
+        std::copy_n(starts, kNumBuckets, next);
+        for (int64_t i = begin; i < end; ++i) moved[next[bucket_of(keys[i])]++] = keys[i];
+        std::copy(moved + begin, moved + end, keys + begin);
+        int64_t b = 0;
+        for (; b < kNumBuckets; ++b) {
+            Nucleus with = nucleus;
+            for (int64_t i = starts[b]; i < starts[b + 1]; ++i) with.reached += with.probability(keys[i]);
+            if (with.is_full()) break;
+            nucleus = with;
+        }
+        if (b == kNumBuckets) return end;
+        begin = starts[b];
+        end = starts[b + 1];
+    }
+}
+
 }  // namespace
 
 void SamplerScratch::reserve(int64_t vocab) {
     const auto n = std::max(scaled.size(), static_cast<size_t>(vocab));
     scaled.resize(n);
     keys.resize(n);
+    moved.resize(n);
     candidates.resize(n);
     sample.resize(kSampleSize);
     tile.resize(SAMPLE_TILE);
@@ -97,23 +151,22 @@ Candidate Sampler::draw_candidates(const float* logits, const RowParams& p, uint
     float* x = s.scaled.data();
     scale(logits, p, 0, vocab_, x);
     const bool has_top_k = p.top_k > 0 && p.top_k < vocab_;
-    const int64_t num_kept = has_top_k ? p.top_k : vocab_;
-    int64_t num_sorted = select(x, has_top_k ? p.top_k : std::min(kFirstNucleus, vocab_), s);
-    int64_t num_candidates = num_sorted;
+    int64_t num_candidates = select(x, has_top_k ? p.top_k : std::min(kFirstNucleus, vocab_), s);
     if (p.top_p < 1.0f) {
         float log_sum;
         if (has_top_k) {
-            for (int64_t i = 0; i < num_sorted; ++i) s.candidates[static_cast<size_t>(i)] = value_of(s.keys[static_cast<size_t>(i)]);
-            log_sum = kernels_.log_sum_exp(s.candidates.data(), num_sorted);
+            for (int64_t i = 0; i < num_candidates; ++i) s.candidates[static_cast<size_t>(i)] = value_of(s.keys[static_cast<size_t>(i)]);
+            log_sum = kernels_.log_sum_exp(s.candidates.data(), num_candidates);
         } else {
             log_sum = kernels_.log_sum_exp(x, vocab_);
         }
-        double reached = 0.0;
-        num_candidates = 0;
-        // A token stays while those before it have not reached top_p; the first always does.
-        while (num_candidates < num_kept && (num_candidates == 0 || reached < static_cast<double>(p.top_p))) {
-            if (num_candidates == num_sorted) num_sorted = select(x, std::min(num_sorted * 8, vocab_), s);
-            reached += exp_of(double{value_of(s.keys[static_cast<size_t>(num_candidates++)])} - double{log_sum});
+        Nucleus nucleus{p.top_p, log_sum, 0.0};
+        const int64_t kept = nucleus.cut_sorted(s.keys.data(), num_candidates);
+        if (nucleus.is_full() || has_top_k || num_candidates == vocab_) {
+            num_candidates = std::max<int64_t>(kept, 1);
+        } else {
+            for (int64_t i = 0; i < vocab_; ++i) s.keys[static_cast<size_t>(i)] = key_of(x[i], i);
+            num_candidates = cut_wide({p.top_p, log_sum, 0.0}, s.keys.data(), s.moved.data(), vocab_);
         }
     }
     Candidate best;

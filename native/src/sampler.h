@@ -27,10 +27,11 @@ struct Candidate {
 // One thread's memory for sampling; sized once for the vocabulary.
 struct SamplerScratch {
     void reserve(int64_t vocab);
-    int64_t num_bytes() const { return static_cast<int64_t>(keys.size() * 16 + (sample.size() + 3 * tile.size()) * 4); }
+    int64_t num_bytes() const { return static_cast<int64_t>(keys.size() * 24 + (sample.size() + 3 * tile.size()) * 4); }
 
     std::vector<float> scaled;      // [vocab]
     std::vector<uint64_t> keys;     // [vocab]
+    std::vector<uint64_t> moved;    // [vocab]
     std::vector<float> candidates;  // [vocab]
     std::vector<float> sample;
     std::vector<float> tile, noise;   // [SAMPLE_TILE]
