@@ -76,6 +76,12 @@ void load_plan(Executor& executor, nb::object calls, const std::vector<int64_t>&
     PyBuffer_Release(&buffer);
 }
 
+nb::list trace(const Executor& executor) {
+    nb::list events;
+    for (const auto& e : executor.trace()) events.append(nb::make_tuple(e.thread, e.call, e.phase, e.start_ns, e.end_ns));
+    return events;
+}
+
 nb::list isa_names() {
     nb::list names;
     for (const char* const* name = headrace::available_isas(); *name != nullptr; ++name) names.append(*name);
@@ -160,7 +166,10 @@ NB_MODULE(_native, m) {
         .def("raise_gate", &Executor::raise_gate, nb::arg("gate"), nb::arg("value"))
         .def("set_gate_timeout", &Executor::set_gate_timeout, nb::arg("seconds"))
         .def("memory_bytes", &Executor::memory_bytes)
-        .def("profile", &Executor::set_profile, nb::arg("on"))
+        .def("profile", &Executor::set_profile, nb::arg("on"), nb::arg("trace") = false)
+        .def("call_busy_ns", &Executor::call_busy_ns)
+        .def("call_phases", &Executor::call_phases)
+        .def("trace", &trace)
         .def("call_times_ns", &Executor::call_times_ns)
         .def("close", &Executor::close);
 

@@ -101,6 +101,9 @@ void Executor::load_plan(const uint8_t* bytes, int64_t num_bytes, const std::vec
     segment_bounds_ = segment_starts;
     segment_bounds_.push_back(num_calls());
     call_times_ns_.assign(calls_.size(), 0);
+    call_phases_.assign(calls_.size(), 0);
+    thread_profiles_.clear();
+    is_profiling_ = is_tracing_ = false;
     if (rows_) rows_->clear();  // old tokens and biases were checked against another vocabulary
     is_prepared_ = has_step_ = false;
 }
@@ -228,14 +231,32 @@ bool Executor::next(int thread, Phase& phase) {
         const Call& call = calls_[static_cast<size_t>(call_)];
         phase = phase_of(context_, call, phase_);
         if (context_.timed_out_gate >= 0) return false;
-        if (phase.num_units > phase.min_chunk) return true;
+        if (phase.num_units > phase.min_chunk) {
+            call_phases_[static_cast<size_t>(call_)] += is_profiling_;
+            return true;
+        }
         // One piece: nobody could share it, so it is not handed out.
-        if (phase.num_units > 0) run_units(context_, call, phase_, {thread, true, 0, phase.num_units});
+        if (phase.num_units > 0) run(Share{thread, true, 0, phase.num_units});
     }
     return false;
 }
 
-void Executor::run(const Share& share) { run_units(context_, calls_[static_cast<size_t>(call_)], phase_, share); }
+void Executor::run(const Share& share) {
+    if (is_profiling_) return run_timed(share);
+    run_units(context_, calls_[static_cast<size_t>(call_)], phase_, share);
+}
+
+void Executor::run_timed(const Share& share) {
+    const auto now_ns = [] {
+        return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
+    };
+    const int64_t start = now_ns();
+    run_units(context_, calls_[static_cast<size_t>(call_)], phase_, share);
+    const int64_t end = now_ns();
+    ThreadProfile& profile = thread_profiles_[static_cast<size_t>(share.thread)];
+    profile.busy_ns[static_cast<size_t>(call_)] += static_cast<uint64_t>(end - start);
+    if (is_tracing_) profile.events.push_back({share.thread, call_, phase_, start, end});
+}
 
 void Executor::book_call() {
     const auto now = std::chrono::steady_clock::now();
@@ -281,10 +302,27 @@ int64_t Executor::memory_bytes() {
     return total;
 }
 
-void Executor::set_profile(bool on) {
+void Executor::set_profile(bool on, bool trace) {
     const Claim claim(*this);
-    if (on) std::fill(call_times_ns_.begin(), call_times_ns_.end(), 0);
     is_profiling_ = on;
+    is_tracing_ = on && trace;
+    if (!on) return;
+    call_times_ns_.assign(calls_.size(), 0);
+    call_phases_.assign(calls_.size(), 0);
+    thread_profiles_.assign(static_cast<size_t>(num_threads_), ThreadProfile{std::vector<uint64_t>(calls_.size(), 0), {}});
+}
+
+std::vector<uint64_t> Executor::call_busy_ns() const {
+    std::vector<uint64_t> total(call_phases_.size(), 0);
+    for (const ThreadProfile& thread : thread_profiles_)
+        for (size_t i = 0; i < total.size(); ++i) total[i] += thread.busy_ns[i];
+    return total;
+}
+
+std::vector<Executor::TraceEvent> Executor::trace() const {
+    std::vector<TraceEvent> all;
+    for (const ThreadProfile& thread : thread_profiles_) all.insert(all.end(), thread.events.begin(), thread.events.end());
+    return all;
 }
 
 }  // namespace headrace

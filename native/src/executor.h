@@ -44,8 +44,17 @@ class Executor : private Work {
     // Row state, outputs and scratch, for the memory table. Sizes the scratch if no step has done so yet.
     int64_t memory_bytes();
 
-    void set_profile(bool on);
+    // Starts from zero, or stops, to keep the time of each call; with `trace` every claimed share of it too.
+    void set_profile(bool on, bool trace = false);
     const std::vector<uint64_t>& call_times_ns() const { return call_times_ns_; }
+    // Per call: time in units, over all threads, and phases that were handed out to them.
+    std::vector<uint64_t> call_busy_ns() const;
+    const std::vector<int64_t>& call_phases() const { return call_phases_; }
+    // By thread in the order of time; nanoseconds of the steady clock.
+    struct TraceEvent {
+        int64_t thread, call, phase, start_ns, end_ns;
+    };
+    std::vector<TraceEvent> trace() const;
     int64_t num_calls() const { return static_cast<int64_t>(calls_.size()); }
     int64_t num_segments() const { return static_cast<int64_t>(segment_bounds_.size()) - 1; }
 
@@ -60,6 +69,7 @@ class Executor : private Work {
     void run(int64_t first, int64_t count);
     bool next(int thread, Phase& phase) override;
     void run(const Share& share) override;
+    void run_timed(const Share& share);
     void book_call();
 
     const Kernels& kernels_;
@@ -84,6 +94,13 @@ class Executor : private Work {
     int phase_ = 0;
     std::vector<uint64_t> call_times_ns_;
     std::chrono::steady_clock::time_point call_start_;
+    std::vector<int64_t> call_phases_;
+    struct alignas(64) ThreadProfile {
+        std::vector<uint64_t> busy_ns;  // per call
+        std::vector<TraceEvent> events;
+    };
+    std::vector<ThreadProfile> thread_profiles_;
+    bool is_tracing_ = false;
 };
 
 // A gate's counter did not reach its target in time; the step was left there.

@@ -106,10 +106,16 @@ class Executor:
         """How long a waiting gate waits; 60 s unless set."""
     def memory_bytes(self) -> int:
         """Bytes of row state, outputs and scratch. Sizes the scratch and checks plan, rows and KV groups together."""
-    def profile(self, on: bool) -> None:
-        """Start (from zero) or stop adding up the time of each call."""
+    def profile(self, on: bool, trace: bool = False) -> None:
+        """Start (from zero) or stop adding up the time of each call; with `trace` keep every thread's shares too."""
     def call_times_ns(self) -> list[int]:
-        """Accumulated wall time of each call, barrier included, as seen by the calling thread."""
+        """Accumulated wall time of each call, waiting included."""
+    def call_busy_ns(self) -> list[int]:
+        """Accumulated time of each call in kernels, over all threads."""
+    def call_phases(self) -> list[int]:
+        """How many phases of each call were handed out to the threads; each ends with a wait for its last unit."""
+    def trace(self) -> list[tuple[int, int, int, int, int]]:
+        """(thread, call, phase, start_ns, end_ns) of every share, thread by thread, on the steady clock."""
     def close(self) -> None:
         """End the threads and drop plan and rows; views stay readable. Idempotent."""
 

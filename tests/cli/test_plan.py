@@ -124,3 +124,10 @@ def test_tables_are_aligned() -> None:
     text = render_table(("name", "n"), [("a", "10"), ("bcdef", "2")], right=("n",))
     assert text.splitlines() == ["name    n", "-----  --", "a      10", "bcdef   2"]
     assert plan.NAME == "plan"
+
+
+def test_a_profile_needs_a_model_and_a_trace_needs_a_profile(file: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", "show", file, "--profile"]) == 2
+    assert "takes a model" in capsys.readouterr().err
+    assert main(["plan", "show", file, "--trace", "x.json"]) == 2
+    assert "--profile" in capsys.readouterr().err

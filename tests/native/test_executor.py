@@ -7,7 +7,7 @@ import pytest
 
 from headrace import _native
 from headrace.runner import step_header as sh
-from tests.native.toy_plan import PROMPT, VOCAB, ToyModel, admit, decode_step, generate, prefill, sampled
+from tests.native.toy_plan import GATE, PROMPT, VOCAB, ToyModel, admit, decode_step, generate, prefill, sampled
 
 
 @pytest.mark.parametrize("isa", _native.available_isas())
@@ -218,3 +218,25 @@ def test_profiling_adds_up_the_time_of_every_call(model: ToyModel) -> None:
     model.executor.profile(False)
     model.executor.step(decode_step(0, len(PROMPT) + 2, 9))
     assert model.executor.call_times_ns() == times
+
+
+def test_busy_time_phases_and_trace_belong_to_the_profile() -> None:
+    model = ToyModel(num_threads=3)
+    model.executor.step(prefill(0, PROMPT, [3, 9, 4]))
+    assert sum(model.executor.call_busy_ns()) == 0 and model.executor.trace() == []
+    model.executor.profile(True, trace=True)
+    generate(model, PROMPT, 2)
+    times, busy, phases = (
+        model.executor.call_times_ns(),
+        model.executor.call_busy_ns(),
+        model.executor.call_phases(),
+    )
+    trace = model.executor.trace()
+    assert all(b <= 3 * t for b, t in zip(busy, times, strict=True))
+    by_call = [sum(end - start for _, call, _, start, end in trace if call == i) for i in range(len(times))]
+    assert by_call == busy
+    assert {thread for thread, *_ in trace} <= {0, 1, 2}
+    # Every thread prepares so few values for itself: one phase in each of two steps. A gate has none at all.
+    assert phases[1] == 2 and all(n == 0 for n, call in zip(phases, model.calls, strict=True) if call["op"] == GATE)
+    model.executor.profile(True)
+    assert model.executor.trace() == [] and sum(model.executor.call_phases()) == 0

@@ -129,31 +129,18 @@ def _fastest_s(scenario: Scenario, runner: DebugRunner) -> list[float]:
 
 
 def _shares(scenario: Scenario, runner: DebugRunner, seconds: Sequence[float], limits: Roofline) -> list[Share]:
-    formats = {w.offset_bytes: w.format for w in runner.plan.weights}
+    formats = packed_formats_by_offset(runner)
     groups: dict[str, list[tuple[PlanCall, float]]] = {}
     for call, spent in zip(runner.plan.calls, seconds, strict=True):
         groups.setdefault(_kernel(call, formats), []).append((call, spent))
     weights_bytes = sum(call.weight_bytes for call in runner.plan.calls)
-    specs = runner.runner.memory.specs
     out = []
     for kernel, members in groups.items():
-        num_bytes = num_ops = 0
-        rate = 0.0
-        for call, _ in members:
-            if call.op == "linear":
-                num_bytes += call.weight_bytes
-                rows = scenario.num_rows if call.segment == "logits" else scenario.num_tokens
-                num_ops += call.flops * rows
-                rate = _peak(kernel.split()[-1], limits)
-            elif call.op == "attention":
-                spec = specs[call.dims[0]]
-                seen = sum(scenario.context + i + 1 for i in range(scenario.query))
-                per_token = spec.bytes_per_block // (spec.block_size * spec.num_layers)
-                num_bytes += per_token * scenario.num_rows * (scenario.context + scenario.query)
-                num_ops += 4 * call.dims[2] * call.dims[4] * seen * scenario.num_rows
-                rate = limits.f32_gflops
-        memory_s = num_bytes / (1e9 * limits.read_at(weights_bytes)) if num_bytes else 0.0
-        compute_s = num_ops / (1e9 * rate) if num_ops and rate else 0.0
+        costs = [call_cost(call, scenario, runner) for call, _ in members]
+        num_bytes, num_ops = sum(c.num_bytes for c in costs), sum(c.num_ops for c in costs)
+        kinds = [c.arithmetic for c in costs if c.arithmetic]
+        total = CallCost(num_bytes, num_ops, kinds[0] if kinds else "")
+        memory_s, compute_s = least_time(total, limits, weights_bytes)
         bound = "memory" if memory_s >= compute_s else "arithmetic"
         spent_s = sum(spent for _, spent in members)
         limit_s = max(memory_s, compute_s)
@@ -161,6 +148,45 @@ def _shares(scenario: Scenario, runner: DebugRunner, seconds: Sequence[float], l
             Share(scenario.name, kernel, len(members), spent_s, num_bytes, num_ops, limit_s, bound if limit_s else "")
         )
     return sorted(out, key=lambda share: -share.seconds)
+
+
+@dataclass(frozen=True, slots=True)
+class CallCost:
+    """What a call must read and compute in one step, and in which arithmetic: a packed format, or "" for unknown."""
+
+    num_bytes: int = 0
+    num_ops: int = 0
+    arithmetic: str = ""
+
+
+def packed_formats_by_offset(runner: DebugRunner) -> dict[int, str]:
+    """Packed format of each weight by its place in the weights buffer."""
+    return {w.offset_bytes: w.format for w in runner.plan.weights}
+
+
+def call_cost(call: PlanCall, scenario: Scenario, runner: DebugRunner) -> CallCost:
+    """Linear and attention calls have a cost; what the others do is small and nothing bounds it usefully."""
+    if call.op == "linear":
+        rows = scenario.num_rows if call.segment == "logits" else scenario.num_tokens
+        kernel = _kernel(call, packed_formats_by_offset(runner))
+        return CallCost(call.weight_bytes, call.flops * rows, kernel.split()[-1])
+    if call.op == "attention":
+        spec = runner.runner.memory.specs[call.dims[0]]
+        seen = sum(scenario.context + i + 1 for i in range(scenario.query))
+        per_token = spec.bytes_per_block // (spec.block_size * spec.num_layers)
+        return CallCost(
+            per_token * scenario.num_rows * (scenario.context + scenario.query),
+            4 * call.dims[2] * call.dims[4] * seen * scenario.num_rows,
+            "f32",
+        )
+    return CallCost()
+
+
+def least_time(cost: CallCost, limits: Roofline, weights_bytes: int) -> tuple[float, float]:
+    """Seconds that memory and arithmetic need at least; `weights_bytes` is the working set."""
+    rate = _peak(cost.arithmetic, limits) if cost.arithmetic else 0.0
+    memory_s = cost.num_bytes / (1e9 * limits.read_at(weights_bytes)) if cost.num_bytes else 0.0
+    return memory_s, cost.num_ops / (1e9 * rate) if cost.num_ops and rate else 0.0
 
 
 def _kernel(call: PlanCall, formats: dict[int, str]) -> str:

@@ -12,20 +12,26 @@ from typing import Any
 
 from headrace.cli.arguments import Parser, resolve_options
 from headrace.cli.fetch import fetch_model
+from headrace.cli.profile_table import profile_as_dict, profile_as_text
 from headrace.cli.table import render_table
 from headrace.config.engine import EngineConfig
 from headrace.config.human import format_bytes
+from headrace.config.machine import choose_threads
 from headrace.core.errors import ConfigError, unknown_name_message
 
 NAME = "plan"
 SUMMARY = """\
 plan show prints the calls that every step replays: kernel, sizes, bytes, operations, for the options given.
+With --profile it runs some real steps and prints where their time goes, per call type: share of the step, waiting
+included; bytes and operations per second; and what part of the limit that is, once `headrace bench roofline` has
+measured it.
 plan diff says what changed between two plans: models, or files that `plan show --json` wrote. Exit status of diff:
 0 the same, 1 different, 2 an error."""
 USAGE = "show MODEL [options] | diff A B [options]"
 EXAMPLES = """\
   headrace plan show smollm2
   headrace plan show model.gguf --all --max-model-len 4K
+  headrace plan show smollm2 --profile --trace steps.json
   headrace plan show model.gguf --json > before.json
   headrace plan diff before.json model.gguf"""
 _ACTIONS = ("show", "diff")
@@ -38,6 +44,8 @@ def declare(parser: Parser) -> None:
     parser.add_argument("plans", metavar="MODEL", nargs="*", help="a model; for diff two models or plan files")
     parser.add_argument("--all", action="store_true", help="one line per call, also for layers that are alike")
     parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument("--profile", action="store_true", help="run some steps and print where their time goes")
+    parser.add_argument("--trace", metavar="FILE", help="with --profile: write these steps as a Chrome trace")
     parser.add_options(EngineConfig, skip=("served_model_name", "model"))
 
 
@@ -53,6 +61,10 @@ def run(namespace: argparse.Namespace) -> int:
         return _diff(_plan(config, names[0]), _plan(config, names[1]), as_json=namespace.json)
     if len(names) > 1:
         raise ConfigError("plan show takes one model (see `headrace plan --help`)")
+    if namespace.profile:
+        return _profile(config, names[0] if names else config.model, as_json=namespace.json, trace=namespace.trace)
+    if namespace.trace is not None:
+        raise ConfigError("--trace goes with --profile")
     plan = _plan(config, names[0] if names else config.model)
     if namespace.json:
         json.dump(plan, sys.stdout, indent=1)
@@ -77,6 +89,26 @@ def _plan(config: EngineConfig, name: str) -> dict[str, Any]:
     from headrace.runner.planning import describe_plan
 
     return describe_plan(config).to_dict()
+
+
+def _profile(config: EngineConfig, name: str, *, as_json: bool, trace: str | None) -> int:
+    if name.endswith(".json"):
+        raise ConfigError("a plan file cannot be run; --profile takes a model")
+    config = config.with_value("model", name, "flag")
+    fetch_model(config)
+    from headrace.runner.planning import choose_isa
+    from headrace.runner.step_profile import profile_steps
+    from headrace.weights.hub import resolve_model
+
+    threads = choose_threads(config.num_threads, config.source("num_threads")).num_threads
+    profile = profile_steps(resolve_model(config.model, config.revision), choose_isa(config), threads)
+    if trace is not None:
+        try:
+            Path(trace).write_text(json.dumps({"traceEvents": profile.trace}), encoding="utf-8")
+        except OSError as error:
+            raise ConfigError(f"cannot write the trace {trace}: {error.strerror}") from None
+    print(json.dumps(profile_as_dict(profile)) if as_json else profile_as_text(profile))
+    return 0
 
 
 def _diff(before: Mapping[str, Any], after: Mapping[str, Any], *, as_json: bool) -> int:
