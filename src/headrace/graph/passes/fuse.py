@@ -78,41 +78,56 @@ def fuse_gate_up(graph: Graph, formats: Mapping[str, str]) -> Graph:
 
 def fuse_norm(graph: Graph) -> Graph:
     """A norm over the whole row that only matmuls read becomes their prologue."""
-    nodes = list(graph.nodes)
-    for norm in [n for n in nodes if n.op == "rms_norm"]:
-        if norm.output is None or norm.vectors["norm"].width != norm.output.width:
+    nodes: list[Node | None] = list(graph.nodes)
+    reads: dict[int, list[int]] = {}
+    writes: dict[int, list[int]] = {}
+    for at, node in enumerate(graph.nodes):
+        for value in {v.value for v in node.inputs}:
+            reads.setdefault(value, []).append(at)
+        if node.output is not None:
+            writes.setdefault(node.output.value, []).append(at)
+    for at, norm in enumerate(graph.nodes):
+        if norm.op != "rms_norm" or norm.output is None or norm.vectors["norm"].width != norm.output.width:
             continue
-        readers = [n for n in nodes if any(v.value == norm.output.value for v in n.inputs)]
-        if not readers or any(n.op != "linear" for n in readers):
+        readers = reads.get(norm.output.value, [])
+        if not readers or any(graph.nodes[i].op != "linear" for i in readers):
             continue
-        last = max(nodes.index(n) for n in readers)
-        if _overwritten(nodes, norm.inputs[0].value, nodes.index(norm), last):
+        if any(at < i < readers[-1] for i in writes.get(norm.inputs[0].value, ())):
             continue
-        for reader in readers:
-            fused = replace(
-                reader,
-                inputs=norm.inputs,
-                vectors={**reader.vectors, "norm": norm.vectors["norm"]},
-                attrs={**reader.attrs, "eps": norm.attrs["eps"]},
+        for i in readers:
+            reader = graph.nodes[i]
+            nodes[i] = check(
+                replace(
+                    reader,
+                    inputs=norm.inputs,
+                    vectors={**reader.vectors, "norm": norm.vectors["norm"]},
+                    attrs={**reader.attrs, "eps": norm.attrs["eps"]},
+                )
             )
-            nodes[nodes.index(reader)] = check(fused)
-        nodes.remove(norm)
-    return _prune(Graph(graph.values, tuple(nodes), graph.kv_groups))
+        nodes[at] = None
+    return _prune(Graph(graph.values, tuple(n for n in nodes if n is not None), graph.kv_groups))
 
 
 def fuse_residual(graph: Graph) -> Graph:
     """x + linear(h) in place on x, when nothing reads the old x afterwards."""
-    nodes = list(graph.nodes)
-    at = 1
-    while at < len(nodes):
-        linear, add = nodes[at - 1], nodes[at]
-        old = [v.value for v in add.inputs]
-        if _is_residual(linear, add) and not any(_read_after(nodes, value, at) for value in old):
-            x = add.inputs[0]
-            nodes[at - 1] = check(replace(linear, output=x, attrs={**linear.attrs, "residual": True}))
-            nodes[at:] = [_renamed(n, add, x.value) for n in nodes[at + 1 :]]
+    last_read = {v.value: at for at, node in enumerate(graph.nodes) for v in node.inputs}
+    renamed: dict[int, int] = {}
+    nodes: list[Node] = []
+    for at, original in enumerate(graph.nodes):
+        node = _renamed(original, renamed)
+        linear = nodes[-1] if nodes else None
+        if (
+            linear is not None
+            and node.output is not None
+            and _is_residual(linear, node)
+            and all(last_read[v.value] <= at for v in node.inputs)
+        ):
+            x, new = node.inputs[0], node.output.value
+            nodes[-1] = check(replace(linear, output=x, attrs={**linear.attrs, "residual": True}))
+            renamed[new] = x.value
+            last_read[x.value] = last_read.get(new, at)
         else:
-            at += 1
+            nodes.append(node)
     return _prune(Graph(graph.values, tuple(nodes), graph.kv_groups))
 
 
@@ -121,10 +136,6 @@ def _is_residual(linear: Node, add: Node) -> bool:
     if add.op != "add" or linear.op != "linear" or linear.attrs.get("silu_mul"):
         return False
     return add.inputs[1] == linear.output and add.inputs[0].value != add.inputs[1].value
-
-
-def _read_after(nodes: list[Node], value: int, at: int) -> bool:
-    return any(v.value == value for n in nodes[at + 1 :] for v in n.inputs)
 
 
 def _match_qkv(nodes: list[Node], store: Node) -> tuple[list[Node], dict[str, Node], list[Node], Node] | None:
@@ -181,21 +192,16 @@ def _writer(nodes: list[Node], view: View) -> Node:
     return next(n for n in nodes if n.output is not None and n.output.value == view.value)
 
 
-def _overwritten(nodes: list[Node], value: int, after: int, until: int) -> bool:
-    return any(n.output is not None and n.output.value == value for n in nodes[after + 1 : until])
-
-
-def _renamed(node: Node, add: Node, new: int) -> Node:
-    """`node` reading (and writing) `new` where it had the output of `add`."""
-    old = add.output.value if add.output else -1
-    views = (*node.inputs, *([node.output] if node.output else []))
-    if all(v.value != old for v in views):
+def _renamed(node: Node, names: Mapping[int, int]) -> Node:
+    """`node` with its values called by their new names."""
+    output = node.output
+    if not any(v.value in names for v in node.inputs) and (output is None or output.value not in names):
         return node
 
     def view(v: View) -> View:
-        return replace(v, value=new) if v.value == old else v
+        return replace(v, value=names[v.value]) if v.value in names else v
 
-    return replace(node, inputs=tuple(map(view, node.inputs)), output=view(node.output) if node.output else None)
+    return replace(node, inputs=tuple(map(view, node.inputs)), output=None if output is None else view(output))
 
 
 def _prune(graph: Graph) -> Graph:
