@@ -20,6 +20,9 @@ from headrace.text.tokenizer import Tokenizer
 from headrace.weights.hub import resolve_model
 from headrace.weights.text_source import open_text_source
 
+_WARM_UP_AFTER_S = 0.1
+"""A request that is there as soon as the engine is ready comes first."""
+
 
 class AsyncLLM:
     """Prepares requests, streams their completions, aborts what nobody waits for any more.
@@ -46,6 +49,7 @@ class AsyncLLM:
         self._client: EngineClient = client
         self._front: Front | None = None
         self._info: EngineInfo | None = None
+        self._warming: asyncio.Task[None] | None = None
         self._timeline = timeline or Timeline()
         self._ids = 0
 
@@ -70,10 +74,13 @@ class AsyncLLM:
             await self._client.close()
             raise
         self._front.set_limits(self._info)
+        self._warming = asyncio.ensure_future(_warm_up(self._front))
         return self._info
 
     async def close(self) -> None:
         """End the engine. Requests that still run get an error."""
+        if self._warming is not None:
+            self._warming.cancel()
         await self._client.close()
 
     @property
@@ -191,6 +198,11 @@ class AsyncLLM:
     def _fault(self, out: CompletionDelta) -> EngineDeadError | InvalidRequestError | RequestFaultError:
         reason = out.error or "the request failed"
         return EngineDeadError(reason) if self._client.dead_reason is not None else RequestFaultError(reason)
+
+
+async def _warm_up(front: Front) -> None:
+    await asyncio.sleep(_WARM_UP_AFTER_S)
+    await asyncio.to_thread(front.warm_up)
 
 
 def _load_front(config: EngineConfig) -> Front:

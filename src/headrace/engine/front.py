@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 import time
 from collections.abc import Mapping
@@ -108,6 +109,12 @@ class Front:
             for index in range(params.n)
         ]
         return PreparedRequest(request_id, text, ids, params, requests)
+
+    def warm_up(self) -> None:
+        """Compile the chat template, which the first conversation would wait for otherwise."""
+        if self.chat_template is not None:
+            with contextlib.suppress(InvalidRequestError):  # whoever sends messages is told
+                self.chat_template.render([{"role": "user", "content": "a"}])
 
     def render_chat(self, messages: list[dict[str, Any]], **options: Any) -> str:
         """The prompt text of a conversation. Raises InvalidRequestError when there is no template or it refuses."""
