@@ -10,6 +10,9 @@
 #define HR_FMA_SSE2
 #include "fma_sse2.h"
 #endif
+#if defined(__x86_64__)
+#include "dot_sse2.h"
+#endif
 
 namespace headrace {
 namespace {
@@ -66,7 +69,21 @@ HR_INLINE float hmax(V16 a) {
     return a.v[0];
 }
 
-HR_INLINE V16 load_f16(const uint8_t* p) { V16 r; HR_LANES r.v[i] = float_from_f16(load_as<uint16_t>(p + 2 * i)); return r; }
+// float_from_f16 without branches, for the compiler to vectorise: subnormals get an exponent and lose what it added (F. Giesen).
+HR_INLINE V16 load_f16(const uint8_t* p) {
+    V16 r;
+    uint16_t halves[16];
+    __builtin_memcpy(halves, p, sizeof(halves));
+    HR_LANES {
+        const int32_t h = halves[i], magnitude = (h & 0x7FFF) << 13;
+        const bool subnormal = magnitude < 0x00800000, special = magnitude >= 0x0F800000;
+        const int32_t exponent = (special ? 224 : subnormal ? 113 : 112) << 23;
+        const float value = float_from_bits(uint32_t(magnitude + exponent)) - (subnormal ? 0x1p-14f : 0.0f);
+        const uint32_t quiet = magnitude > 0x0F800000 ? 0x400000u : 0u;
+        r.v[i] = float_from_bits(bits_from_float(value) | quiet | uint32_t(h & 0x8000) << 16);
+    }
+    return r;
+}
 HR_INLINE V16 load_bf16(const uint8_t* p) { V16 r; HR_LANES r.v[i] = float_from_bf16(load_as<uint16_t>(p + 2 * i)); return r; }
 HR_INLINE void load_pairs(const float* p, V16& even, V16& odd) { HR_LANES { even.v[i] = p[2 * i]; odd.v[i] = p[2 * i + 1]; } }
 
@@ -92,6 +109,25 @@ HR_INLINE B64 load_bytes(const uint8_t* p) { B64 r; __builtin_memcpy(r.v, p, 64)
 HR_INLINE B64 low_nibbles(B64 a) { for (int i = 0; i < 64; ++i) a.v[i] &= 15; return a; }
 HR_INLINE B64 high_nibbles(B64 a) { for (int i = 0; i < 64; ++i) a.v[i] >>= 4; return a; }
 
+#ifdef __x86_64__
+HR_INLINE I16 dot_bytes(I16 acc, B64 w, const int8_t* a) {
+    const __m128i words = four_words(a);
+    for (int i = 0; i < 4; ++i) {
+        __m128i* lanes = reinterpret_cast<__m128i*>(acc.v + 4 * i);
+        _mm_storeu_si128(lanes, dot_quarter(_mm_loadu_si128(lanes), _mm_loadu_si128(reinterpret_cast<__m128i*>(w.v + 16 * i)), words));
+    }
+    return acc;
+}
+
+using DotQ4 = I16;
+HR_INLINE DotQ4 start_q4() { return iset1(0); }
+HR_INLINE DotQ4 dot_q4(DotQ4 acc, B64 w, const int8_t* a) { return dot_bytes(acc, w, a); }
+HR_INLINE I16 result_q4(DotQ4 acc) { return acc; }
+
+using DotQ8 = I16;
+HR_INLINE DotQ8 start_q8(int32_t correction) { return iset1(uint32_t(correction)); }
+HR_INLINE DotQ8 dot_q8(DotQ8 acc, B64 w, const int8_t* a) { return dot_bytes(acc, w, a); }
+#else
 using DotQ4 = I16;  // weights 0..15, at most 8 dots before dot_result
 HR_INLINE DotQ4 start_q4() { return iset1(0); }
 HR_INLINE DotQ4 dot_q4(DotQ4 acc, B64 w, const int8_t* a) {
@@ -114,6 +150,7 @@ HR_INLINE DotQ8 dot_q8(DotQ8 acc, B64 w, const int8_t* a) {
     }
     return acc;
 }
+#endif
 
 #undef HR_LANES
 
