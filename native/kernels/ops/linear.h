@@ -4,7 +4,7 @@
 //   f16, bf16, f32   acc = fma(a[k], w[k], acc), ascending
 // One chain per K segment, each from zero; segments merge in a balanced tree. Then bias, then silu(gate) * up or the residual.
 #pragma once
-#include "prepare.h"
+#include "wide.h"
 
 namespace headrace {
 namespace {
@@ -33,11 +33,11 @@ struct Q4 {
                 dot[r] = dot_q4(dot_q4(dot[r], low, a), high, a + 4);
             }
         }
-        const V16 scale = load_f16(w + 256), minimum = load_f16(w + 288);
+        const DotScale scale = dot_scale(load_f16(w + 256));
+        const V16 minimum = load_f16(w + 288);
         HR_UNROLL for (int r = 0; r < MR; ++r) {
             const uint8_t* meta = act[r] + k + 4 * g;
-            const V16 product = mul(to_float(result_q4(dot[r])), scale);
-            acc[r] = fma(product, set1(load_as<float>(meta)), acc[r]);
+            acc[r] = fma(scaled_q4(dot[r], scale), set1(load_as<float>(meta)), acc[r]);
             acc[r] = fma(minimum, set1(load_as<float>(meta + k / 8)), acc[r]);
         }
     }
@@ -55,10 +55,9 @@ struct Q8 {
             HR_UNROLL for (int r = 0; r < MR; ++r)
                 dot[r] = dot_q8(dot[r], bytes, reinterpret_cast<const int8_t*>(act[r]) + g * GROUP + 4 * j);
         }
-        const V16 scale = load_f16(w + 512);
+        const DotScale scale = dot_scale(load_f16(w + 512));
         HR_UNROLL for (int r = 0; r < MR; ++r) {
-            const V16 product = mul(to_float(dot[r]), scale);
-            acc[r] = fma(product, set1(load_as<float>(act[r] + k + 4 * g)), acc[r]);
+            acc[r] = fma(scaled_q8(dot[r], scale), set1(load_as<float>(act[r] + k + 4 * g)), acc[r]);
         }
     }
 };
@@ -161,8 +160,39 @@ HR_INLINE void all_rows(const LinearArgs& args, int64_t block) {
 }
 
 template <class F>
+struct WideOf { static constexpr bool exists = false; };
+template <>
+struct WideOf<Q4> { static constexpr bool exists = true; using Type = WideQ4; };
+template <>
+struct WideOf<Q8> { static constexpr bool exists = true; using Type = WideQ8; };
+
+template <class F, int NB>
+HR_INLINE void many_rows(const LinearArgs& args, int64_t block) {
+    wide_blocks<F, NB>(args, block, [&](int64_t row, const V16 (&y)[NB]) {
+        for (int b = 0; b < NB; ++b) finish(args, block + b, args.out[row], y[b]);
+    });
+}
+
+template <class F>
+HR_INLINE void many_rows_pair(const LinearArgs& args, int64_t block) {
+    wide_blocks<F, 2>(args, block, [&](int64_t row, const V16 (&y)[2]) { finish_pair(args, block / 2, args.out[row], y[0], y[1]); });
+}
+
+template <class F>
 void linear_format(const LinearArgs& args, int64_t begin, int64_t end) {
     int64_t block = begin;
+    if constexpr (WideOf<F>::exists) {
+        if (args.m >= WIDE_MINIMUM) {
+            using Wide = typename WideOf<F>::Type;
+            if (args.flags & LINEAR_SILU_MUL) {
+                for (; block < end; block += 2) many_rows_pair<Wide>(args, block);
+            } else {
+                for (; block + WIDE_BLOCKS <= end; block += WIDE_BLOCKS) many_rows<Wide, WIDE_BLOCKS>(args, block);
+                for (; block < end; ++block) many_rows<Wide, 1>(args, block);
+            }
+            return;
+        }
+    }
     // A single row of elements has one short chain per block: more blocks in flight hide its latency.
     if (F::STEP == 1 && args.m == 1)
         for (; block + 4 <= end; block += 4) tile<F, 1, 4>(args, block, 0);

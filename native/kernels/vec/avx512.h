@@ -12,6 +12,8 @@ namespace headrace {
 namespace {
 
 constexpr int64_t ROW_BLOCK = 8;        // rows that share one pass over a weight block
+#define HR_WIDE_ROWS 12    // the tile of ops/wide.h: its dot products fill 24 of 32 registers
+#define HR_WIDE_BLOCKS 2
 constexpr int64_t ATTENTION_ROWS = 6;   // query rows, and vectors of keys or dims, that one attention block holds in registers
 constexpr int ATTENTION_VECTORS = 4;
 
@@ -97,19 +99,29 @@ HR_INLINE B64 load_bytes(const uint8_t* p) { return {_mm512_loadu_si512(p)}; }
 HR_INLINE B64 low_nibbles(B64 a) { return {_mm512_and_si512(a.v, _mm512_set1_epi8(15))}; }
 HR_INLINE B64 high_nibbles(B64 a) { return {_mm512_and_si512(_mm512_srli_epi16(a.v, 4), _mm512_set1_epi8(15))}; }
 
-// vpdpbusd does not saturate: u8 x s8 products and their sum are exact in 32 bits.
+// vpdpbusd does not saturate: u8 x s8 products and their sum are exact in 32 bits. Dots start at the bits of 1.5 * 2^23, so that
+// the lanes of a finished dot d (|d| < 2^22) are the float 1.5 * 2^23 + d, and fma(that, scale, -1.5 * 2^23 * scale) is d * scale
+// rounded once: conversion and product in one operation. (13 bits of 1.5 * 2^23 * scale are exact in f32; only the sign of a zero
+// product can differ, and no accumulator is ever -0.)
+#define HR_SCALED_DOTS
+constexpr uint32_t DOT_ORIGIN = 0x4B400000u;
+struct DotScale { V16 scale, offset; };
+HR_INLINE DotScale dot_scale(V16 scale) { return {scale, mul(scale, set1(-0x1.8p23f))}; }
+HR_INLINE V16 scaled(I16 dot, DotScale s) { return fma(from_bits(dot), s.scale, s.offset); }
+
 using DotQ4 = I16;
-HR_INLINE DotQ4 start_q4() { return {_mm512_setzero_si512()}; }
+HR_INLINE DotQ4 start_q4() { return iset1(DOT_ORIGIN); }
 HR_INLINE DotQ4 dot_q4(DotQ4 acc, B64 w, const int8_t* a) {
     return {_mm512_dpbusd_epi32(acc.v, w.v, _mm512_set1_epi32(load_as<int32_t>(a)))};
 }
-HR_INLINE I16 result_q4(DotQ4 acc) { return acc; }
+HR_INLINE V16 scaled_q4(DotQ4 acc, DotScale s) { return scaled(acc, s); }
 
 using DotQ8 = I16;
-HR_INLINE DotQ8 start_q8(int32_t correction) { return {_mm512_set1_epi32(correction)}; }
+HR_INLINE DotQ8 start_q8(int32_t correction) { return iset1(DOT_ORIGIN + uint32_t(correction)); }
 HR_INLINE DotQ8 dot_q8(DotQ8 acc, B64 w, const int8_t* a) {
     return {_mm512_dpbusd_epi32(acc.v, w.v, _mm512_set1_epi32(load_as<int32_t>(a)))};
 }
+HR_INLINE V16 scaled_q8(DotQ8 acc, DotScale s) { return scaled(acc, s); }
 
 }  // namespace
 }  // namespace headrace

@@ -1,6 +1,10 @@
 // Unaligned scalar access, shared by the vector headers. Everything under vec/ and ops/ lives in an anonymous namespace
 // and uses no std:: template: each isa_*.cpp must own every instruction it emits, or the linker could keep the AVX-512 copy of
 // an inline function and hand it to a CPU that lacks AVX-512.
+//
+// A level may bring, beside the vector types of portable.h: HR_WIDE_ROWS and HR_WIDE_BLOCKS, the tile of ops/wide.h for its
+// registers; HR_SCALED_DOTS with DotScale, dot_scale, scaled_q4 and scaled_q8 (float(dot) * scale, rounded once) in place of
+// result_q4 and the conversion. ops/wide.h has the defaults.
 #pragma once
 #include <cstdint>
 
