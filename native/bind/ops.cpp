@@ -80,12 +80,14 @@ const float* optional_floats(const std::optional<Floats>& values, int64_t size, 
 // Weight loading
 
 bool pack(int32_t source, uint64_t source_address, std::optional<Longs> row_order, int64_t num_rows, int64_t k, uint64_t target_address,
-          int64_t first_block, int64_t block_step, int num_threads) {
+          int64_t first_block, int64_t block_step, int num_threads, std::optional<int32_t> target) {
     require(source >= 0 && source <= static_cast<int32_t>(Source::f32), "no such source type");
     const auto type = static_cast<Source>(source);
     require(num_rows > 0 && num_rows < MAX_DIM && k > 0 && k < MAX_DIM, "sizes are out of range");
     const int64_t row_bytes = source_row_bytes(type, k);
     require(row_bytes > 0, "k is not a multiple of the format's group of 32");
+    const Format format = target ? checked_format(*target, k) : packed_format(type);
+    require(can_pack(type, format), "no way from this source to the target format");
     require(source_address != 0 && target_address != 0, "addresses must not be null");
     require(first_block >= 0 && first_block < MAX_DIM && block_step > 0 && block_step < MAX_DIM, "block placement is out of range");
     const int64_t* order = nullptr;
@@ -105,7 +107,7 @@ bool pack(int32_t source, uint64_t source_address, std::optional<Longs> row_orde
     const auto work = [&] {
         for (int64_t chunk = next++; chunk < num_chunks && exact; chunk = next++) {
             const int64_t block = chunk * CHUNK_BLOCKS, row = block * 16, count = std::min(CHUNK_BLOCKS * 16, num_rows - row);
-            if (!pack_rows(type, order == nullptr ? from + row * row_bytes : from, order == nullptr ? nullptr : order + row, count, k, to,
+            if (!pack_rows(type, format, order == nullptr ? from + row * row_bytes : from, order == nullptr ? nullptr : order + row, count, k, to,
                            first_block + block * block_step, block_step))
                 exact = false;
         }
@@ -302,7 +304,8 @@ nb::ndarray<nb::numpy, float> op_gumbel(const std::string& isa, uint64_t seed, u
 
 void bind_ops(nb::module_& m) {
     m.def("pack", &pack, nb::arg("source"), nb::arg("source_address"), nb::arg("row_order").none(), nb::arg("num_rows"), nb::arg("k"),
-          nb::arg("target_address"), nb::arg("first_block") = 0, nb::arg("block_step") = 1, nb::arg("num_threads") = 1);
+          nb::arg("target_address"), nb::arg("first_block") = 0, nb::arg("block_step") = 1, nb::arg("num_threads") = 1,
+          nb::arg("target") = nb::none());
     m.def("packed_bytes", &checked_packed_bytes, nb::arg("format"), nb::arg("n"), nb::arg("k"));
     m.def("rope_table", &rope_table_array, nb::arg("inv_freq"), nb::arg("max_len"), nb::arg("attention_factor") = 1.0);
     m.def("op_prepare_row", &op_prepare_row, nb::arg("isa"), nb::arg("format"), nb::arg("x"), nb::arg("norm_weight") = nb::none(),

@@ -86,10 +86,13 @@ enum class Source : int32_t { q4_0 = 0, q4_1 = 1, q8_0 = 2, f16 = 3, bf16 = 4, f
 Format packed_format(Source);                                    // the lossless one
 int64_t packed_bytes(Format, int64_t n, int64_t k);
 int64_t source_row_bytes(Source, int64_t k);                     // -1 when k does not fit the format's group
+// Whether pack_rows knows the way: without loss, floats to q8, q4 or bf16, q8_0 to q4.
+bool can_pack(Source, Format target);
 // Writes column blocks for packed rows block*16.. ; `first_block` and `block_step` place them (gate/up interleave: step 2).
-// Returns false when a value cannot be represented without loss (a Q4_0 scale whose minimum overflows f16).
-bool pack_rows(Source, const uint8_t* source, const int64_t* row_order, int64_t num_rows, int64_t k, uint8_t* packed,
-               int64_t first_block, int64_t block_step);
+// Returns false when a value cannot be represented: without loss a Q4_0 scale whose minimum overflows f16, else what is no
+// number or beyond the format's range.
+bool pack_rows(Source, Format target, const uint8_t* source, const int64_t* row_order, int64_t num_rows, int64_t k,
+               uint8_t* packed, int64_t first_block, int64_t block_step);
 
 // cos, sin of position * inv_freq[i] for positions [0, max_len), in fixed double arithmetic: the same bits on every machine.
 void rope_table(const double* inv_freq, int64_t half, int64_t max_len, double attention_factor, float* out);

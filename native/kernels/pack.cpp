@@ -4,7 +4,7 @@
 //   q4_1  f16 d, f16 m, 16 bytes   weight = d * nibble + m
 //   q8_0  f16 d, 32 int8       weight = d * value
 #include <cstring>
-#include "kernels.h"
+#include "quantise.h"
 
 namespace headrace {
 namespace {
@@ -99,6 +99,26 @@ bool pack_row(Source source, const uint8_t* row, int64_t k, int64_t lane, uint8_
     }
 }
 
+// Rows of another type than the block's, lossy.
+bool convert_block(Source source, Format target, const uint8_t* const* rows, int count, int64_t k, uint8_t* block) {
+    if (target == Format::bf16) {
+        for (int64_t i = 0; i < k; ++i)
+            for (int lane = 0; lane < count; ++lane) write_u16(block + (i * LANES + lane) * 2, bf16_bits(element(source, rows[lane], i)));
+        return true;
+    }
+    float x[GROUP][LANES] = {};
+    for (int64_t g = 0; g < k / GROUP; ++g) {
+        for (int lane = 0; lane < count; ++lane) {
+            float values[GROUP];
+            dequantise_group(source, rows[lane], g, values);
+            for (int64_t i = 0; i < GROUP; ++i) x[i][lane] = values[i];
+        }
+        const bool done = target == Format::q4 ? quantise_q4(x, count, block + g * 320) : quantise_q8(x, count, block + g * 544);
+        if (!done) return false;
+    }
+    return true;
+}
+
 }  // namespace
 
 Format packed_format(Source source) {
@@ -125,18 +145,33 @@ int64_t source_row_bytes(Source source, int64_t k) {
     }
 }
 
-bool pack_rows(Source source, const uint8_t* data, const int64_t* row_order, int64_t num_rows, int64_t k, uint8_t* packed,
-               int64_t first_block, int64_t block_step) {
-    const Format format = packed_format(source);
-    const int64_t row_bytes = source_row_bytes(source, k), bytes = block_bytes(format, k);
+bool can_pack(Source source, Format target) {
+    if (target == packed_format(source)) return true;
+    const bool floats = source == Source::f32 || source == Source::f16 || source == Source::bf16;
+    switch (target) {
+        case Format::q4: return floats || source == Source::q8_0;
+        case Format::q8: return floats;
+        case Format::bf16: return floats;
+        default: return false;
+    }
+}
+
+bool pack_rows(Source source, Format target, const uint8_t* data, const int64_t* row_order, int64_t num_rows, int64_t k,
+               uint8_t* packed, int64_t first_block, int64_t block_step) {
+    const int64_t row_bytes = source_row_bytes(source, k), bytes = block_bytes(target, k);
     for (int64_t first = 0; first < num_rows; first += LANES) {
         uint8_t* block = packed + (first_block + first / LANES * block_step) * bytes;
         const int64_t count = num_rows - first < LANES ? num_rows - first : LANES;
         if (count < LANES) std::memset(block, 0, size_t(bytes));
-        for (int64_t lane = 0; lane < count; ++lane) {
-            const int64_t row = row_order == nullptr ? first + lane : row_order[first + lane];
-            if (!pack_row(source, data + row * row_bytes, k, lane, block)) return false;
+        const uint8_t* rows[LANES];
+        for (int64_t lane = 0; lane < count; ++lane)
+            rows[lane] = data + (row_order == nullptr ? first + lane : row_order[first + lane]) * row_bytes;
+        if (target != packed_format(source)) {
+            if (!convert_block(source, target, rows, int(count), k, block)) return false;
+            continue;
         }
+        for (int64_t lane = 0; lane < count; ++lane)
+            if (!pack_row(source, rows[lane], k, lane, block)) return false;
     }
     return true;
 }

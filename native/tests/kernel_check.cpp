@@ -115,7 +115,7 @@ struct Weight {
         : format(format_), n(n_), k(k_), packed(packed_bytes(format_, n_, k_)) {
         const Source source = source_of(format, has_minimum);
         const std::vector<uint8_t> raw = raw_rows(random, source, n, k, extreme);
-        if (!pack_rows(source, raw.data(), nullptr, n, k, packed.data(), 0, 1)) std::abort();
+        if (!pack_rows(source, packed_format(source), raw.data(), nullptr, n, k, packed.data(), 0, 1)) std::abort();
     }
 };
 

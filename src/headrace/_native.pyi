@@ -129,8 +129,12 @@ def pack(
     first_block: int = 0,
     block_step: int = 1,
     num_threads: int = 1,
+    target: int | None = None,
 ) -> bool:
-    """Pack a matrix (headrace::Source elements) into column blocks; False when a value cannot be kept without loss."""
+    """Pack a matrix (headrace::Source elements) into column blocks of a headrace::Format, by default the lossless one.
+
+    False when a value cannot be kept without loss or, for another format, is no number or out of its range.
+    """
 
 def skip_strings(data: memoryview, position: int, count: int) -> int:
     """Where an array of length-prefixed strings that begins at `position` ends; -1 when it passes the end of `data`."""

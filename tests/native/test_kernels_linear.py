@@ -83,6 +83,26 @@ def test_rows_do_not_depend_on_company(isa, source, seed, m, n, data):
 
 
 @pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("source", ["q4_1", "q8_0"])
+@pytest.mark.parametrize(
+    ("m", "n", "groups", "segments"),
+    [(24, 40, 3, 1), (27, 33, 5, 4), (105, 16, 9, 8), (98, 50, 150, 2), (31, 17, 65, 1)],
+)
+def test_a_row_among_many_has_the_bits_it_has_alone(isa, source, m, n, groups, segments):
+    """Enough rows for the unpacked tiles: odd blocks, several panels of rows, more groups than one unpacking."""
+    rng = np.random.default_rng(m)
+    weight = random_weight(rng, source, n, groups * 32)
+    packed = pack(weight)
+    x = rng.standard_normal((m, groups * 32)).astype(np.float32)
+    together = linear(isa, weight, packed, x, k_segments=segments)
+    for i in {0, 1, 11, 12, 23, m // 2, m - 2, m - 1}:
+        assert same_bits(linear(isa, weight, packed, x[i : i + 1], k_segments=segments), together[i : i + 1])
+    gated = _native.op_linear(isa, weight.format, pack_pair(weight, weight), x, 2 * n, segments, silu_mul=True)
+    flat = together.ravel()
+    assert same_bits(gated, _native.op_silu_mul(isa, flat, flat).reshape(m, n))
+
+
+@pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("source", EVERY_SOURCE)
 @pytest.mark.parametrize("segments", [2, 4, 8])
 def test_k_segments_are_separate_products_merged_in_a_balanced_tree(isa, source, segments):

@@ -50,6 +50,14 @@ class EngineConfig(Options):
         refused={name: _NO_HALF for name in ("half", "float16", "bfloat16")} | {"float": "write float32"},
         help="type of activations; auto is float32 on a CPU",
     )
+    quantization: str = option(
+        "none",
+        unit="choice",
+        group="model",
+        choices=("none", "q8", "q4", "bf16"),
+        refused={"gguf": "write none: a GGUF file's own formats are kept"},
+        help="format that weights of more bits are packed into at load; none keeps every weight as it is in the file",
+    )
     max_model_len: int | None = option(
         None,
         unit="tokens",

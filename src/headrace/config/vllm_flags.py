@@ -85,7 +85,6 @@ _ACCEPTED_AT: dict[str, tuple[tuple[str, ...], str]] = {
     "prefill-context-parallel-size": (("1",), _ONE_PROCESS),
     "prefill-schedule-interval": (("1",), "not supported yet"),
     "prefix-caching-hash-algo": (("sha256",), "the prefix cache hashes with SHA-256"),
-    "quantization": (("gguf", "none"), "weights keep the format of their file"),
     "response-role": (("assistant",), "the role of an answer is assistant"),
     "runner": (("auto", "generate"), "only text generation is supported yet"),
     "stream-interval": (("1",), "every step's tokens are sent"),
@@ -177,7 +176,7 @@ SHORT_FLAGS = {
     "-sc": "--speculative-config",
     "-q": "--quantization",
 }
-"""vLLM's short spellings of names in these tables."""
+"""vLLM's short spellings, of names in these tables and of options here."""
 
 
 @functools.cache

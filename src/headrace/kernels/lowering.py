@@ -33,6 +33,7 @@ class _Lowering:
     graph: Graph
     placement: Placement
     formats: Mapping[str, str]
+    rounded: Mapping[str, str]
     limits: Limits
     kv_dtype: str
     weights: dict[str, PackedWeight] = field(default_factory=dict)
@@ -64,6 +65,11 @@ class _Lowering:
     def weight_ref(self, slot: WeightSlot | VectorSlot) -> BufferRef:
         return BufferRef("weights", self.slot(slot).offset_bytes)
 
+    def weight_numerics(self, slot: WeightSlot) -> dict[str, str]:
+        """What decides the values of the slot's weights."""
+        sources = sorted({self.rounded[part.logical] for part in slot.parts if part.logical in self.rounded})
+        return {"format": self.slot(slot).format} | ({"quantised_from": ", ".join(sources)} if sources else {})
+
     def vector(self, node: Node, name: str) -> BufferRef | None:
         return self.weight_ref(node.vectors[name]) if name in node.vectors else None
 
@@ -83,17 +89,18 @@ def lower(
     isa: str,
     kv_dtype: str = "f32",
     reference_ops: frozenset[str] = frozenset(),
+    rounded: Mapping[str, str] | None = None,
 ) -> Plan:
     """Compile a graph.
 
-    formats: logical matrix → packed format. isa: the native level the plan will run on, or "reference" for the
-    NumPy faces. kv_dtype: f32 or bf16. reference_ops: ops that run their reference face although they have a native
-    one.
+    formats: logical matrix → packed format. rounded: of those packed with loss, the type in the file.
+    isa: the native level the plan will run on, or "reference" for the NumPy faces. kv_dtype: f32 or bf16.
+    reference_ops: ops that run their reference face although they have a native one.
     Raises UnsupportedModelError through the op rules when a node cannot be run.
     """
     rows: dict[Rows, int] = {"tokens": limits.max_num_batched_tokens, "logits": limits.max_logits_rows}
     rope_bytes = limits.max_model_len * rotary_dim * ELEMENT_BYTES
-    low = _Lowering(graph, place(graph, rows), formats, limits, kv_dtype)
+    low = _Lowering(graph, place(graph, rows), formats, rounded or {}, limits, kv_dtype)
     segment, calls = "forward", []
     for node in graph.nodes:
         entry = OP_TABLE[node.op]
@@ -137,7 +144,7 @@ def _embed(low: _Lowering, node: Node) -> dict[str, Any]:
     return _operands(
         (low.weight_ref(slot), low.ref(out), BufferRef("overlay", 0)),
         (slot.num_outputs, slot.num_inputs, PackedFormat[packed.format.upper()].value),
-        numerics={"format": packed.format},
+        numerics=low.weight_numerics(slot),
         traffic_bytes=packed.size_bytes // slot.num_outputs,
     )
 
@@ -149,7 +156,7 @@ def _linear(low: _Lowering, node: Node) -> dict[str, Any]:
     flags |= LINEAR_LOGITS_ROWS * bool(node.attrs.get("logits_rows"))
     numerics = {
         **ARITHMETIC[PackedFormat[packed.format.upper()]],
-        "format": packed.format,
+        **low.weight_numerics(slot),
         "k_segments": node.attrs["k_segments"],
     }
     if "norm" in node.vectors:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,24 +11,41 @@ from headrace import _native
 from headrace.core.errors import ModelFileError, UnsupportedModelError
 from headrace.graph.ir import Graph, VectorSlot
 from headrace.graph.plan import PackedWeight, Plan
-from headrace.kernels.formats import SOURCE_NUMBERS
-from headrace.weights.checkpoint import Checkpoint
+from headrace.kernels.formats import SOURCE_NUMBERS, quantised_format
+from headrace.weights.checkpoint import Checkpoint, TensorRef
 from headrace.weights.packed import PACKED_FORMATS, PackedFormat, packed_nbytes
 
 
-def packed_formats(graph: Graph, checkpoint: Checkpoint) -> dict[str, str]:
-    """Logical matrix → packed format, from the types in the file. Raises UnsupportedModelError naming the tensor."""
-    formats = {}
+def packed_formats(graph: Graph, checkpoint: Checkpoint, quantization: str = "none") -> dict[str, str]:
+    """Logical matrix → packed format, from the types in the file and the `quantization` option.
+
+    Raises UnsupportedModelError naming the tensor.
+    """
+    return {name: _packed_format(tensor, quantization).name.lower() for name, tensor in _matrices(graph, checkpoint)}
+
+
+def quantised_sources(graph: Graph, checkpoint: Checkpoint, quantization: str) -> dict[str, str]:
+    """Logical matrix → type in the file, of those that packing rounds."""
+    return {
+        name: tensor.element_type.label
+        for name, tensor in _matrices(graph, checkpoint)
+        if _packed_format(tensor, quantization) is not PACKED_FORMATS[tensor.element_type]
+    }
+
+
+def _matrices(graph: Graph, checkpoint: Checkpoint) -> Iterator[tuple[str, TensorRef]]:
     for node in graph.nodes:
         for part in node.weight.parts if node.weight else ():
-            tensor = checkpoint.tensor(part.logical)
-            if tensor.element_type not in PACKED_FORMATS:
-                raise UnsupportedModelError(
-                    f"tensor {tensor.name!r} is stored as {tensor.element_type.label}; "
-                    f"headrace packs {', '.join(t.label for t in PACKED_FORMATS)}"
-                )
-            formats[part.logical] = PACKED_FORMATS[tensor.element_type].name.lower()
-    return formats
+            yield part.logical, checkpoint.tensor(part.logical)
+
+
+def _packed_format(tensor: TensorRef, quantization: str) -> PackedFormat:
+    if tensor.element_type not in PACKED_FORMATS:
+        raise UnsupportedModelError(
+            f"tensor {tensor.name!r} is stored as {tensor.element_type.label}; "
+            f"headrace packs {', '.join(t.label for t in PACKED_FORMATS)}"
+        )
+    return quantised_format(tensor.element_type, tensor.shape[-1], quantization)
 
 
 def pack_weights(
@@ -65,6 +82,7 @@ def _pack_matrix(weight: PackedWeight, checkpoint: Checkpoint, target: NDArray[n
         _check_shape(tensor.name, tuple(tensor.shape), (part.num_outputs, slot.num_inputs))
         source = SOURCE_NUMBERS[tensor.element_type]
         raw = np.ascontiguousarray(tensor.raw)
+        packed_format = PackedFormat[weight.format.upper()]
         done = _native.pack(
             source,
             raw.ctypes.data,
@@ -75,9 +93,10 @@ def _pack_matrix(weight: PackedWeight, checkpoint: Checkpoint, target: NDArray[n
             part.first_block,
             part.block_step,
             num_threads,
+            packed_format.value,
         )
         if not done:
-            raise ModelFileError(f"tensor {tensor.name!r} holds a scale that no packed format represents exactly")
+            raise ModelFileError(f"tensor {tensor.name!r} holds a value that {weight.format} cannot represent")
         checkpoint.drop_pages(part.logical)
 
 

@@ -11,7 +11,7 @@ from headrace.core.errors import ConfigError
 from headrace.graph.passes.fuse import fuse
 from headrace.graph.plan import Plan
 from headrace.kernels.lowering import Limits, lower
-from headrace.kernels.packing import packed_formats
+from headrace.kernels.packing import packed_formats, quantised_sources
 from headrace.models.registry import build_graph
 from headrace.weights.checkpoint import Checkpoint, open_checkpoint
 from headrace.weights.hub import resolve_model
@@ -64,7 +64,8 @@ def plan_model(
     model = checkpoint.config
     max_model_len = resolve_max_model_len(config, model)
     graph = build_graph(model)
-    formats = packed_formats(graph, checkpoint)
+    formats = packed_formats(graph, checkpoint, config.quantization)
+    rounded = quantised_sources(graph, checkpoint, config.quantization)
     if fused:
         graph = fuse(graph, formats)
     limits = Limits(
@@ -77,6 +78,7 @@ def plan_model(
         graph,
         model=f"{model.architecture}/{checkpoint.revision_hash}",
         formats=formats,
+        rounded=rounded,
         limits=limits,
         rotary_dim=model.head_dim,
         isa=choose_isa(config),
