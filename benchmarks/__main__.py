@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import functools
 import os
 import platform
 import signal
@@ -35,7 +36,7 @@ def main(arguments: list[str] | None = None) -> int:
             print(f"{name}: not there ({reason})", file=sys.stderr)
         machine = describe_machine(options.threads)
         try:
-            results = measure(taking_part, options.measures, options.repeats, options.cap)
+            results = measure(taking_part, options.measures, options.repeats, options.cap, options.tries)
         except RuntimeError as error:
             print(f"error: {error}", file=sys.stderr)
             if log.exists():
@@ -63,6 +64,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     add("--llamacpp", default=llamacpp, metavar="DIR", help=f"another build folder of llama.cpp (${LLAMACPP_VARIABLE})")
     add("--repeats", type=int, default=5, help="samples per measure and engine (default: 5)")
     add("--cap", type=float, default=40.0, help="seconds of samples per measure and engine; at least one (default: 40)")
+    add("--tries", type=int, default=2, help="takes of a sample that other processes disturb (default: 2)")
     add("--threads", type=int, default=len(os.sched_getaffinity(0)), help="compute threads of each")
     names = f"comma-separated, of {', '.join(ALL)} (default: all)"
     add("--measures", type=lambda text: text.split(","), default=list(ALL), help=names)
@@ -101,13 +103,13 @@ def describe_machine(num_threads: int) -> dict[str, object]:
     return {"date": today, "cpu": cpu, "num_threads": num_threads, "kernel": platform.release()}
 
 
-def measure(taking_part: list[Engine], measures: list[str], repeats: int, cap_s: float) -> Results:
+def measure(taking_part: list[Engine], measures: list[str], repeats: int, cap_s: float, tries: int = 1) -> Results:
     """Run the measures asked for, alternating between the engines sample by sample.
 
     An engine that fails is left out of that measure and said so. RuntimeError when headrace itself fails.
     """
     results = Results()
-    run = _Run(results, repeats, cap_s)
+    run = _Run(results, repeats, cap_s, tries)
     prompts = text_ids(taking_part[0].make(Purpose.SINGLE))
     for engine in taking_part:
         run.prompts[engine.name] = Prompts(prompts)  # every engine reads the same prompts in the same order
@@ -127,9 +129,9 @@ def measure(taking_part: list[Engine], measures: list[str], repeats: int, cap_s:
 class _Run:
     """The state of one run: results, prompts left, seconds spent."""
 
-    def __init__(self, results: Results, repeats: int, cap_s: float) -> None:
+    def __init__(self, results: Results, repeats: int, cap_s: float, tries: int) -> None:
         self.prompts: dict[str, Prompts] = {}
-        self._results, self._repeats, self._cap_s = results, repeats, cap_s
+        self._results, self._repeats, self._cap_s, self._tries = results, repeats, cap_s, tries
 
     def rates(self, names: list[str], taking_part: list[Engine], servers: dict[str, Server]) -> None:
         """Start all, measure, stop all."""
@@ -157,7 +159,8 @@ class _Run:
             with _Failures(engine, name):
                 if name != "cold" and server.pid == 0:  # it failed at the measure before
                     self._start(server)
-                sample = take(server, self.prompts[engine.name])
+                prompts = self.prompts[engine.name]
+                sample = workload.quietest(functools.partial(take, server, prompts), self._tries)
                 self._results.samples[name][engine.name].append(sample)
                 _say(f"{name:8} {engine.name:20} {sample.value:10.2f}  foreign {sample.foreign:.2f}")
             if name in engine.failures:

@@ -143,6 +143,20 @@ RATES: dict[str, Callable[[Server, Prompts], Sample]] = {
 MEMORY: dict[str, Callable[[Server, Prompts], Memory]] = {"memory": memory, "long": long_memory}
 
 
+QUIET_CORES = 0.1
+"""What other processes may take while a sample is worth keeping without another try."""
+
+
+def quietest(take: Callable[[], Sample], tries: int) -> Sample:
+    """Samples until others leave the machine alone, at most `tries`; the one that they disturbed least."""
+    best = take()
+    for _ in range(tries - 1):
+        if best.foreign <= QUIET_CORES:
+            break
+        best = min(best, take(), key=lambda sample: sample.foreign)
+    return best
+
+
 def _sample(server: Server, run: Callable[[], float]) -> Sample:
     value: list[float] = []
     foreign = foreign_share(lambda: value.append(run()), lambda: server.pid)

@@ -106,6 +106,17 @@ def test_requests_of_the_shared_row_begin_alike() -> None:
     assert server.shared_prefixes == {0}
 
 
+def test_a_disturbed_sample_is_taken_again() -> None:
+    def quietest(tries: int, *foreign: float) -> float:
+        samples = iter([Sample(1.0, f) for f in foreign])
+        return workload.quietest(lambda: next(samples), tries).foreign
+
+    assert quietest(3, 0.05) == 0.05
+    assert quietest(3, 0.5, 0.02) == 0.02
+    assert quietest(3, 0.5, 0.3, 0.4) == 0.3
+    assert quietest(1, 0.5) == 0.5
+
+
 def test_items_alternate() -> None:
     assert list(workload.interleaved(["a", "b"], 2)) == ["a", "b", "a", "b"]
 
