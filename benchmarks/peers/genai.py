@@ -24,6 +24,7 @@ class OpenVino(Server):
         if not os.access(python, os.X_OK) or not packages:
             raise NotThereError(f"openvino-genai is not installed beside {python}")
         self._python = python
+        self._unread = b""
         self._version = packages[0].name.removeprefix("openvino_genai-").removesuffix(".dist-info")
 
     def command(self, port: int) -> list[str]:  # noqa: ARG002 (it listens nowhere)
@@ -33,6 +34,7 @@ class OpenVino(Server):
         return self._version
 
     def start(self) -> None:
+        self._unread = b""
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(self.command(0), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log)
 
@@ -68,10 +70,18 @@ class OpenVino(Server):
         process, deadline_s = self._process, time.monotonic() + timeout_s
         if process is None or process.stdout is None:
             raise RuntimeError(f"{self.name} is not running")
-        while select.select([process.stdout], [], [], max(0.0, deadline_s - time.monotonic()))[0]:
-            line = process.stdout.readline()
-            if not line:
+        pipe = process.stdout.fileno()
+        while True:
+            line, newline, rest = self._unread.partition(b"\n")
+            if newline:
+                self._unread = rest
+                if line.startswith(b'{"peer":'):
+                    return json.loads(line)
+                continue
+            # Not readline: what it buffers beyond a line, select would not see.
+            if not select.select([pipe], [], [], max(0.0, deadline_s - time.monotonic()))[0]:
+                raise RuntimeError(f"{self.name} did not answer within {timeout_s:g} s")
+            data = os.read(pipe, 1 << 16)
+            if not data:
                 raise RuntimeError(f"{self.name} has ended; see {self._log}")
-            if line.startswith(b'{"peer":'):
-                return json.loads(line)
-        raise RuntimeError(f"{self.name} did not answer within {timeout_s:g} s")
+            self._unread += data
