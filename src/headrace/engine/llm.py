@@ -136,7 +136,7 @@ class LLM:
     def _run_all(self, prepared: list[PreparedRequest], *, show_progress: bool) -> list[RequestOutput]:
         outputs = [_empty_output(p) for p in prepared]
         left = [p.params.n for p in prepared]
-        with _progress(len(prepared), show_progress) as advance:
+        with _PromptBar(len(prepared), show_progress) as advance:
             for at, delta in self._deltas(prepared):
                 _merge(outputs[at], delta)
                 if delta.finish_reason is not None:
@@ -214,7 +214,7 @@ def _merge(output: RequestOutput, delta: CompletionDelta) -> None:
     output.num_cached_tokens = max(output.num_cached_tokens, delta.num_cached_tokens)
 
 
-class _progress:  # noqa: N801  used as a verb
+class _PromptBar:
     """A progress bar over prompts, only for long batches; `with` gives the function that advances it."""
 
     def __init__(self, total: int, wanted: bool) -> None:
