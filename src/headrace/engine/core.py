@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 
 from headrace.cache.kv_cache import KVCache
@@ -10,7 +11,7 @@ from headrace.config.machine import choose_threads, memory_bounds, memory_budget
 from headrace.core.errors import InvalidRequestError
 from headrace.core.outputs import TokenDelta
 from headrace.core.request import EngineRequest
-from headrace.core.stats import EngineInfo, EngineStats
+from headrace.core.stats import EngineInfo, EngineStats, MemoryLine
 from headrace.engine.loop import Loop, OverlappedLoop, PlainLoop
 from headrace.observe.timeline import Timeline
 from headrace.runner.memory_plan import layer_group_specs, plan_memory
@@ -20,6 +21,9 @@ from headrace.scheduler.limits import SchedulerLimits
 from headrace.scheduler.scheduler import Scheduler
 from headrace.weights.checkpoint import Checkpoint, open_checkpoint
 from headrace.weights.hub import resolve_model
+
+MEMORY_AGE_S = 1.0
+"""How old the memory table in the statistics may be."""
 
 
 class EngineCore:
@@ -68,6 +72,7 @@ class EngineCore:
         loop = OverlappedLoop if config.overlap else PlainLoop
         self._loop: Loop = loop(self._scheduler, self.runner)
         self._vocab_size = planned.model_config.vocab_size
+        self._memory_lines, self._memory_read_s = self.runner.memory_lines(), time.monotonic()
         self.info = EngineInfo(
             model=config.model,
             architecture=planned.model_config.architecture,
@@ -87,7 +92,7 @@ class EngineCore:
             numerics_id=planned.plan.numerics_id,
             revision=checkpoint.revision_hash,
             startup_s=clock.phases,
-            memory=self.runner.memory_lines(),
+            memory=self._memory_lines,
         )
 
     @property
@@ -116,7 +121,7 @@ class EngineCore:
         return self._loop.step()
 
     def stats(self) -> EngineStats:
-        """Gauges, counters and the memory table."""
+        """Gauges, counters and the memory table (at most MEMORY_AGE_S old)."""
         scheduler, counted = self._scheduler, self._scheduler.stats
         return EngineStats(
             num_running=scheduler.num_running,
@@ -130,8 +135,15 @@ class EngineCore:
             prefix_cache_hits=counted.prefix_cache_hits,
             prompt_tokens=counted.prompt_tokens,
             generation_tokens=counted.generation_tokens,
-            memory=self.runner.memory_lines(),
+            memory=self._recent_memory_lines(),
         )
+
+    def _recent_memory_lines(self) -> list[MemoryLine]:
+        # Asking the kernel takes milliseconds between two steps, and a scraper may ask all the time.
+        now = time.monotonic()
+        if now - self._memory_read_s > MEMORY_AGE_S:
+            self._memory_read_s, self._memory_lines = now, self.runner.memory_lines()
+        return self._memory_lines
 
     def check_integrity(self) -> None:
         """Raise RuntimeError when blocks, rows or queues do not add up."""

@@ -10,6 +10,7 @@ from headrace.cache.spec import LayerGroupSpec
 from headrace.config.engine import EngineConfig
 from headrace.config.human import format_bytes
 from headrace.config.machine import MemoryBudget
+from headrace.config.memory_table import memory_table
 from headrace.core.errors import CapacityError
 from headrace.core.stats import MemoryLine
 from headrace.graph.plan import Plan, PlanCall
@@ -217,7 +218,7 @@ def _refusal(planned: MemoryPlan, config: EngineConfig, length: int) -> str:
     return "\n".join(
         [
             f"{planned.max_model_len} tokens of context do not fit the memory budget: {hint}",
-            memory_table(planned.lines()),
+            *memory_table(planned.lines(), planned=True),
             f"one sequence of {planned.max_model_len} tokens needs {format_bytes(need)} of KV cache;"
             f" the budget is {format_bytes(budget.budget_bytes)} ({budget.source})"
             + (
@@ -227,19 +228,3 @@ def _refusal(planned: MemoryPlan, config: EngineConfig, length: int) -> str:
             ),
         ]
     )
-
-
-def memory_table(lines: list[MemoryLine], *, resident: bool = False) -> str:
-    """The table as plain text: name, reserved (and resident) bytes, what it is for."""
-    width = max(len(line.name) for line in lines)
-    out = []
-    for line in lines:
-        cells = f"  {line.name:<{width}}  {format_bytes(line.reserved_bytes):>10}"
-        if resident:
-            cells += f"  {format_bytes(line.resident_bytes):>10}"
-        out.append(f"{cells}  {line.note}".rstrip())
-    total = f"  {'total':<{width}}  {format_bytes(sum(line.reserved_bytes for line in lines)):>10}"
-    if resident:
-        total += f"  {format_bytes(sum(line.resident_bytes for line in lines)):>10}"
-    head = f"  {'':<{width}}  {'reserved':>10}" + (f"  {'resident':>10}" if resident else "")
-    return "\n".join([head, *out, total])

@@ -8,8 +8,9 @@ import socket
 from collections.abc import Mapping
 
 from headrace.config.human import format_bytes
+from headrace.config.memory_table import memory_table
 from headrace.config.server import ServerConfig
-from headrace.core.stats import EngineInfo, MemoryLine
+from headrace.core.stats import EngineInfo
 from headrace.server.launch.address import url
 
 
@@ -31,24 +32,6 @@ def text(info: EngineInfo, name: str, sock: socket.socket, config: ServerConfig)
         f"  API documentation: {base}/docs" if config.uds is None else "",
     ]
     return "\n".join(lines).rstrip()
-
-
-def memory_table(lines: list[MemoryLine]) -> list[str]:
-    """The memory table, a row per line and their sum."""
-    rows = [("memory", "reserved", "committed", "resident", "")]
-    sums = [0, 0, 0]
-    for line in lines:
-        sizes = (line.reserved_bytes, line.committed_bytes, line.resident_bytes)
-        sums = [total + size for total, size in zip(sums, sizes, strict=True)]
-        rows.append((line.name, *map(format_bytes, sizes), line.note))  # type: ignore[arg-type]
-    rows.append(("sum", *map(format_bytes, sums), ""))  # type: ignore[arg-type]
-    widths = [max(len(row[i]) for row in rows) for i in range(4)]
-    return [
-        f"  {row[0].ljust(widths[0])}  "
-        + "  ".join(cell.rjust(width) for cell, width in zip(row[1:4], widths[1:], strict=True))
-        + (f"  {row[4]}" if row[4] else "")
-        for row in rows
-    ]
 
 
 def timeline(phases: Mapping[str, Mapping[str, float]]) -> list[str]:
